@@ -135,6 +135,7 @@ class UpstreamConnection:
             case Pause(sequence_id, paused):
                 if (turn := self._turns.get(sequence_id)) is not None:
                     turn.set_paused(paused=paused)
+                    self._admit()
             case _:
                 self._refuse(command)
 

@@ -101,7 +101,7 @@ class LlamaServer:
 
     async def known_fields(self, endpoint: Endpoint, model: str) -> frozenset[str]:
         """It repeats the settings of a request in its answer: those that it read act."""
-        asked = _sampling(effective_fields(_DISTINCT)) | {"ignore_eos": True}
+        asked = _sampling(effective_fields(_DISTINCT), 0) | {"ignore_eos": True}
         body = {"prompt": [0], "n_predict": 1, "stream": False, **asked}
         if model:
             body["model"] = model
@@ -128,6 +128,7 @@ class LlamaServer:
 
     def body(self, generation: Generation) -> tuple[str, dict[str, Any]]:
         request = generation.request
+        window = len(generation.tokens) + generation.max_tokens
         body = {
             "prompt": list(generation.tokens),
             "n_predict": generation.max_tokens,
@@ -138,7 +139,7 @@ class LlamaServer:
             "ignore_eos": request.ignore_eos,
             "n_probs": 0 if request.top_logprobs is None else max(request.top_logprobs, 1),
             "response_fields": _FINAL_FIELDS,
-            **_sampling(effective_fields(request.sampling)),
+            **_sampling(effective_fields(request.sampling), window),
         }
         if generation.model:
             body["model"] = generation.model
@@ -178,15 +179,13 @@ _DISTINCT: Final = Sampling(
 def _is_same(told: Any, asked: Any) -> bool:
     """Whether the settings that it tells are those that it was sent; biases have names there."""
     if isinstance(asked, list) and asked and isinstance(asked[0], list):
-        return (
-            isinstance(told, list)
-            and [[each.get("token"), each.get("bias")] for each in told if isinstance(each, dict)]
-            == asked
-        )
+        pairs = [[each.get("token"), each.get("bias")] for each in told or ()]
+        return all(each in pairs for each in asked)  # ignore_eos adds others
     return bool(told == (list(asked) if isinstance(asked, tuple) else asked))
 
 
-def _sampling(values: dict[str, Any]) -> dict[str, Any]:
+def _sampling(values: dict[str, Any], window: int) -> dict[str, Any]:
+    """`window` is what it is sent for a window of all tokens (-1), which it refuses."""
     body = {
         _RENAMED.get(name, name): value
         for name, value in values.items()
@@ -194,13 +193,15 @@ def _sampling(values: dict[str, Any]) -> dict[str, Any]:
     }
     body["samplers"] = [_STAGES[stage] for stage in values["stages"]]
     body["logit_bias"] = [list(pair) for pair in values["logit_bias"]]
+    if values["penalty_last_n"] < 0:
+        body["repeat_last_n"] = window
     dry, mirostat, adaptive = values["dry"], values["mirostat"], values["adaptive"]
     body["dry_multiplier"] = 0.0 if dry is None else dry.multiplier
     if dry is not None:
         body |= {
             "dry_base": dry.base,
             "dry_allowed_length": dry.allowed_length,
-            "dry_penalty_last_n": dry.penalty_last_n,
+            "dry_penalty_last_n": dry.penalty_last_n if dry.penalty_last_n >= 0 else window,
             "dry_sequence_breakers": dry.sequence_breakers,
         }
     body["mirostat"] = 0 if mirostat is None else mirostat.version

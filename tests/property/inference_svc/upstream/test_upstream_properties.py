@@ -30,7 +30,7 @@ class Bench:
         self.runner, self.engines, self.client = runner, engines, client
 
 
-@pytest.fixture(params=["llama_server", "vllm"])
+@pytest.fixture(params=["llama_server", "vllm", "sglang"])
 def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     """The connection serves all examples."""
     engines = ByteEngine((), request.param), ByteEngine((), request.param)
