@@ -170,7 +170,7 @@ SILENCES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("silence", SILENCES.values(), ids=SILENCES)
 async def test_a_silent_engine_is_given_up(silence: dict[str, Any]) -> None:
     engine = ByteEngine(REPLY, attempts=[Attempt(hold=asyncio.Event(), **silence)])
-    async with connected(engine, first_token_timeout_s=0.5, token_timeout_s=0.5) as client:
+    async with connected(engine, first_token_timeout_s=2.0, token_timeout_s=2.0) as client:
         events = await client.run(byte_request())
     assert text_of(events) == TEXT
     assert len(engine.bodies) == 2
