@@ -45,6 +45,7 @@ def check(payload: dict[str, Any]) -> int:
     for _ in vocabulary.iter_pieces():
         pass
     try:
+        vocabulary.tokenize(_ALL_BYTES, add_special=False, parse_special=False)
         return len(vocabulary.tokenize(_ALL_BYTES, add_special=True, parse_special=True))
     except DomainError as problem:
         raise JobRefused(str(problem)) from None

@@ -1,5 +1,6 @@
 """Vocabularies of both kinds in real child processes."""
 
+import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -60,6 +61,15 @@ async def test_a_tokenizer_that_is_invalid_is_refused_without_its_path(
     assert failed.value.kind is FailureKind.REFUSED
     assert failed.value.problem.startswith("tokenizer.json: Cannot instantiate Tokenizer from")
     assert str(tmp_path) not in failed.value.problem
+
+
+async def test_a_tokenizer_that_panics_is_refused(pool: SandboxPool, tmp_path: Path) -> None:
+    tokenizer = json.loads(byte_level().to_str())
+    tokenizer["pre_tokenizer"] = {"type": "FixedLength", "length": 0}
+    write_folder(tmp_path, json.dumps(tokenizer).encode())
+
+    with pytest.raises(JobFailed, match="chunk size must be non-zero"):
+        await pool.run(CHECK_VOCABULARY, {"model": str(tmp_path)})
 
 
 async def test_a_tokenizer_that_exhausts_memory_ends_only_a_child(

@@ -1,6 +1,7 @@
 """Vocabularies from folders of Hugging Face files: the demo model's as llama.cpp has it, and those
 of other kinds."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -197,6 +198,18 @@ def of_tokens(vocabulary: str) -> bytes:
     return tokenizer.to_str().replace('"vocab":{}', f'"vocab":{vocabulary}').encode()
 
 
+def with_part(name: str, part: dict[str, object]) -> bytes:
+    return json.dumps({**json.loads(byte_level().to_str()), name: part}).encode()
+
+
+UNKNOWN_TOKEN = {
+    "type": "TemplateProcessing",
+    "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}],
+    "pair": [],
+    "special_tokens": {},
+}
+
+
 @pytest.mark.parametrize(
     ("tokenizer", "files", "problem"),
     [
@@ -206,6 +219,7 @@ def of_tokens(vocabulary: str) -> bytes:
         (b"[" * 10**6, {}, "expected struct Tokenizer"),
         (b'{"model":' * 10**5, {}, "recursion limit exceeded"),
         (of_tokens("{}"), {}, "it has no tokens"),
+        (with_part("post_processor", UNKNOWN_TOKEN), {}, "no entry found for key"),
         (of_tokens('{"a": 4294967295}'), {}, "it has ids from 0 to 4294967295; at most 1048576"),
         (
             byte_level(),
@@ -236,3 +250,13 @@ def test_a_text_for_which_a_tokenizer_has_no_tokens_is_refused(tmp_path: Path) -
 
     with pytest.raises(InvalidField, match="the tokenizer of the model fails"):
         plain(vocabulary, "dog")
+
+
+def test_a_panic_of_the_library_is_the_fault_of_the_text(tmp_path: Path) -> None:
+    """And not the end of the call without an answer."""
+    tokenizer = with_part("pre_tokenizer", {"type": "FixedLength", "length": 0})
+    vocabulary = HfVocabulary.load(write_folder(tmp_path, tokenizer))
+
+    for _ in range(2):
+        with pytest.raises(InvalidField, match="chunk size must be non-zero"):
+            plain(vocabulary, "dog")
