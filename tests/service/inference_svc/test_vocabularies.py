@@ -13,7 +13,7 @@ from inference_svc.sandbox_jobs import CHECK_VOCABULARY
 from inference_svc.vocabularies import open_vocabulary
 from svc_kit.sandbox.jobs import MIB, FailureKind, JobFailed
 from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
-from tests.support.hf_folders import byte_level, write_folder
+from tests.support.hf_folders import byte_level, metaspace, write_folder
 from tools.demo_model.export_hf import export_tokenizer
 
 
@@ -70,6 +70,21 @@ async def test_a_tokenizer_that_panics_is_refused(pool: SandboxPool, tmp_path: P
 
     with pytest.raises(JobFailed, match="chunk size must be non-zero"):
         await pool.run(CHECK_VOCABULARY, {"model": str(tmp_path)})
+
+
+async def test_a_tokenizer_that_aborts_the_library_ends_only_a_child(
+    pool: SandboxPool, tmp_path: Path
+) -> None:
+    """It cuts the parts of merges inside characters, and cannot name them in its error."""
+    tokenizer = json.loads(metaspace().to_str())
+    write_folder(tmp_path, json.dumps(tokenizer).encode())
+    tokenizer["model"]["continuing_subword_prefix"] = "a"
+    invalid = write_folder(tmp_path / "invalid", json.dumps(tokenizer).encode())
+
+    with pytest.raises(JobFailed) as failed:
+        await pool.run(CHECK_VOCABULARY, {"model": str(invalid)})
+    assert failed.value.kind is FailureKind.CRASHED
+    assert await pool.run(CHECK_VOCABULARY, {"model": str(tmp_path)}) > 0
 
 
 async def test_a_tokenizer_that_exhausts_memory_ends_only_a_child(
