@@ -63,12 +63,24 @@ async def test_a_tokenizer_that_is_invalid_is_refused_without_its_path(
     assert str(tmp_path) not in failed.value.problem
 
 
-async def test_a_tokenizer_that_panics_is_refused(pool: SandboxPool, tmp_path: Path) -> None:
-    tokenizer = json.loads(byte_level().to_str())
-    tokenizer["pre_tokenizer"] = {"type": "FixedLength", "length": 0}
+@pytest.mark.parametrize(
+    ("part", "content", "problem"),
+    [
+        ("pre_tokenizer", {"type": "FixedLength", "length": 0}, "chunk size must be non-zero"),
+        (
+            "post_processor",
+            {"type": "BertProcessing", "sep": ("</s>", 2), "cls": ("<s>", 10**6)},
+            "the token id 1000000 is not in the model's vocabulary",
+        ),
+    ],
+)
+async def test_a_tokenizer_that_fails_on_a_text_is_refused(
+    pool: SandboxPool, tmp_path: Path, part: str, content: object, problem: str
+) -> None:
+    tokenizer = {**json.loads(byte_level().to_str()), part: content}
     write_folder(tmp_path, json.dumps(tokenizer).encode())
 
-    with pytest.raises(JobFailed, match="chunk size must be non-zero"):
+    with pytest.raises(JobFailed, match=problem):
         await pool.run(CHECK_VOCABULARY, {"model": str(tmp_path)})
 
 
