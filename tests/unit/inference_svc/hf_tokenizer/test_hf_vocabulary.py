@@ -2,7 +2,9 @@
 of other kinds."""
 
 import json
+import sys
 from pathlib import Path
+from unicodedata import normalize
 
 import pytest
 from tokenizers import Tokenizer, decoders, models
@@ -107,9 +109,23 @@ def test_without_a_first_space_a_space_of_the_text_remains(tmp_path: Path) -> No
 def test_added_tokens_have_the_bytes_of_their_own_text(tmp_path: Path) -> None:
     """Not those that byte-level BPE would read in their characters."""
     vocabulary = HfVocabulary.load(write_folder(tmp_path, byte_level()))
-    tokens = plain(vocabulary, "é—é")
+    tokens = plain(vocabulary, "néé")
 
-    assert [vocabulary.piece(token) for token in tokens] == ["é—".encode(), "é".encode()]
+    assert [vocabulary.piece(token) for token in tokens] == ["né".encode(), "é".encode()]
+
+
+def test_normalization_makes_a_text_three_times_shorter_at_most(tmp_path: Path) -> None:
+    """The longest token here has 9 bytes."""
+    vocabulary = HfVocabulary.load(write_folder(tmp_path, byte_level()))
+    characters = map(chr, (*range(0xD800), *range(0xE000, sys.maxunicode + 1)))
+    shrinkage = max(
+        max(len(each.encode()), len(normalize("NFD", each).encode()))
+        / len(normalize("NFC", each).encode())
+        for each in characters
+    )
+
+    assert shrinkage == 3
+    assert vocabulary.longest_piece_bytes == 3 * len("<|start|>")
 
 
 def test_end_tokens_are_those_of_the_generation_and_of_the_tokenizer(tmp_path: Path) -> None:
