@@ -49,7 +49,8 @@ def rotate(x: Floats, base: float) -> Floats:
     angles = np.outer(np.arange(length), frequencies)[:, None]
     first, second = x[..., : size // 2], x[..., size // 2 :]
     cos, sin = np.cos(angles), np.sin(angles)
-    return np.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
+    turned = first * cos - second * sin, second * cos + first * sin
+    return np.concatenate(turned, -1, dtype=np.float32)
 
 
 def attend(q: Floats, k: Floats, v: Floats) -> Floats:
@@ -60,7 +61,8 @@ def attend(q: Floats, k: Floats, v: Floats) -> Floats:
     scores += np.triu(np.full(scores.shape[1:], -np.inf), 1)
     shares = np.exp(scores - scores.max(-1, keepdims=True))
     shares /= shares.sum(-1, keepdims=True)
-    return np.einsum("hqk,khd->qhd", shares, v).reshape(len(q), -1)
+    attended: Floats = np.einsum("hqk,khd->qhd", shares, v).reshape(len(q), -1)
+    return attended
 
 
 def logits_of(folder: Path, tokens: list[int]) -> Floats:
