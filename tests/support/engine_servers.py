@@ -1,7 +1,8 @@
 """Engines that `make test-engines` found, each started with the bundled model on a free port.
 
-`CORRAL_LLAMA_SERVER` is the program, and `CORRAL_VLLM` the Python that has vLLM. Tests with an
-engine whose variable is not set are skipped.
+`CORRAL_LLAMA_SERVER` is the program, and `CORRAL_VLLM` the Python that has vLLM; either may also be
+the URL of an engine that runs with the bundled model. Tests with an engine whose variable is not
+set are skipped.
 """
 
 import os
@@ -32,17 +33,19 @@ _ENVIRONMENT: Final = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "OMP_NUM_THREADS": "1",
+    "TORCHDYNAMO_DISABLE": "1",  # else the first sampled request compiles for minutes
 }
 
 
 @dataclass(frozen=True)
 class RunningEngine:
-    """An engine. `tokenizer` is where Corral finds its vocabulary."""
+    """An engine. `tokenizer` is where Corral finds its vocabulary; `program` is None if it was
+    there before."""
 
     kind: str
     url: str
     tokenizer: str
-    program: Program
+    program: Program | None
 
 
 @contextmanager
@@ -52,6 +55,9 @@ def run_real_engine(kind: str, folder: Path) -> Iterator[RunningEngine]:
     if not program:
         pytest.skip(f"{kind} is not installed ({VARIABLES[kind]})")
     address = free_address()
+    if program.startswith("http"):
+        yield RunningEngine(kind, program, "bundled", None)
+        return
     command, ready, tokenizer = _COMMANDS[kind](program, folder, address.rpartition(":")[2])
     with Program(command, environment=_ENVIRONMENT, directory=folder) as started:
         started.wait_for_line(ready, patience_s=_START_PATIENCE_S)
