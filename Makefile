@@ -2,7 +2,7 @@
 # tools/bootstrap.py makes .venv from the lock files. ARGS="..." goes to the program that a recipe starts;
 # WORKERS is how many processes run the tests, TIMES how many times as many examples `make properties` tries.
 .DEFAULT_GOAL := help
-.PHONY: help run test test-unit test-e2e test-clients more-clients check fix proto proto-check docs docs-check surface bench bench-quick soak chaos properties prove fuzz coverage mutants demo-model demo-model-trial demo-vision demo-vision-trial page-vendor lock dist sbom clean runtime dev
+.PHONY: help run test test-unit test-e2e test-clients more-clients test-engines check fix proto proto-check docs docs-check surface bench bench-quick soak chaos properties prove fuzz coverage mutants demo-model demo-model-trial demo-vision demo-vision-trial page-vendor lock dist sbom clean runtime dev
 PYTHON ?= python3
 WORKERS ?= 3
 TIMES ?= 20
@@ -32,6 +32,9 @@ test-clients: dev ## Run clients of others against a fresh server (ARGS=--write:
 
 more-clients: dev ## Install more clients of others by name, and run them against a fresh server (ARGS=--write: their table in docs/use/clients.md)
 	$(BIN)/python -m tools.more_clients $(ARGS)
+
+test-engines: dev ## Start engines of others (llama-server, vLLM for the CPU) with the bundled model, and test Corral in front of them
+	$(BIN)/python -m tools.test_engines $(ARGS)
 
 check: dev ## Check format, lint, types, layers, protos, generated code and docs
 	$(BIN)/ruff format --check .

@@ -53,8 +53,9 @@ def list_models(inference: Connection, as_json: bool) -> None:
     listed = inference.list_all(request, "models", timeout_s=None)
 
     def lines(models: Sequence[model_pb2.Model]) -> list[str]:
-        problems = (f"{each.name}: {each.problem}" for each in models if each.problem)
-        return [*format_table(_HEADER, map(_row, models)), *problems]
+        problems = {each.name: each.problem or each.upstream.problem for each in models}
+        lines = (f"{name}: {problem}" for name, problem in problems.items() if problem)
+        return [*format_table(_HEADER, map(_row, models)), *lines]
 
     print_list(listed, as_json, lines)
 
@@ -321,7 +322,8 @@ def format_progress(model: model_pb2.Model) -> str:
     if model.HasField("download"):
         return f"{format_state(model)} {_format_download(model.download)}"
     if not model.HasField("load_progress"):
-        return format_state(model)
+        urls = [f"{each.url}: {each.problem}" for each in model.upstream.endpoints if each.problem]
+        return " ".join([format_state(model), *urls])
     phase = model_pb2.LoadProgress.Phase.Name(model.load_progress.phase)
     label = phase.removeprefix("PHASE_").lower().replace("_", " ")
     return f"{label} {model.load_progress.fraction:.0%}"

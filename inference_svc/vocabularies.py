@@ -36,7 +36,7 @@ def open_vocabulary(path: Path) -> ModelVocabulary:
 
 
 def check(payload: dict[str, Any]) -> int:
-    """Open a vocabulary, tokenize a text with it and read each token.
+    """Open a vocabulary, tokenize a text with it, and back, and read each token.
 
     `payload` has "model" (an absolute path). Returns the number of tokens of the text. Raises
     `JobRefused`: the vocabulary cannot be opened or used.
@@ -45,9 +45,12 @@ def check(payload: dict[str, Any]) -> int:
     for _ in vocabulary.iter_pieces():
         pass
     try:
-        return len(vocabulary.tokenize(_ALL_BYTES, add_special=True, parse_special=True))
+        vocabulary.tokenize(_ALL_BYTES, add_special=False, parse_special=False)
+        tokens = vocabulary.tokenize(_ALL_BYTES, add_special=True, parse_special=True)
+        vocabulary.detokenize(tokens, field="the tokens of a text")
     except DomainError as problem:
         raise JobRefused(str(problem)) from None
+    return len(tokens)
 
 
 def tokenize(payload: dict[str, Any]) -> dict[str, Any]:

@@ -51,6 +51,12 @@ class HfVocabulary:
         self._added: dict[int, AddedToken] = tokenizer.get_added_tokens_decoder()
         highest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
         self.size = max(highest + 1, folder.config.text.vocab_size)
+        around_text = tokenizer.encode("", add_special_tokens=True).ids
+        around_pair = tokenizer.encode("", "", add_special_tokens=True).ids
+        self._first = around_text[:1]
+        num_between = len(around_pair) - len(around_text)
+        self.pair_separator = around_pair[len(around_text)] if num_between > 1 else None
+        """The token between the two texts of a pair, after the end token of the first, if any."""
         self._pieces: dict[int, bytes] = {}
         self._special_pieces: dict[int, bytes] = {}
 
@@ -67,13 +73,12 @@ class HfVocabulary:
         try:
             with _library_failures():
                 tokenizer = Tokenizer.from_buffer(content)
+                tokenizer.no_truncation()
+                tokenizer.no_padding()
                 _add_tokens(tokenizer, folder)
-            tokenizer.no_truncation()
-            tokenizer.no_padding()
-            decoder = PieceDecoder(_state(tokenizer.decoder))
+                vocabulary = cls(folder, tokenizer, PieceDecoder(_state(tokenizer.decoder)))
         except ValueError as error:
             raise ModelFileInvalid(path / TOKENIZER, str(error)) from None
-        vocabulary = cls(folder, tokenizer, decoder)
         vocabulary._check()
         return vocabulary
 
@@ -93,18 +98,7 @@ class HfVocabulary:
     @cached_property
     def adds_bos(self) -> bool:
         """Whether the model expects `bos` before every prompt."""
-        tokens = self.tokenize("a", add_special=True, parse_special=False)
-        return self.bos is not None and tokens[:1] == [self.bos]
-
-    @cached_property
-    def pair_separator(self) -> int | None:
-        """The token between the two texts of a pair, after the end token of the first, if any."""
-        pair = self._tokenizer.encode("a", "a", add_special_tokens=True)
-        texts = pair.sequence_ids
-        if 0 not in texts or 1 not in texts:
-            return None
-        between = pair.ids[texts.index(0) : texts.index(1)][texts.count(0) :]
-        return between[1] if len(between) > 1 else None
+        return self.bos is not None and self._first == [self.bos]
 
     @cached_property
     def longest_piece_bytes(self) -> int | None:
@@ -280,8 +274,10 @@ def _library_failures() -> Iterator[None]:
         yield
     except ModelFileInvalid:
         raise
-    except Exception as error:  # the library raises nothing narrower
-        raise ValueError(str(error)[:_MAX_PROBLEM_CHARACTERS]) from None
+    except BaseException as error:  # it raises nothing narrower, and panics are no Exception
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            raise ValueError(str(error)[:_MAX_PROBLEM_CHARACTERS]) from None
+        raise
 
 
 def _state(component: Any) -> Component | None:

@@ -1,7 +1,7 @@
 """The connection to an upstream: takes the commands of an engine, and emits its events.
 
-Requests wait in the engine's own queue until one of the URLs has a free slot. `turn` serves one of
-them, `endpoints` says which URLs may be asked, and `probe` what is behind them.
+Requests wait in the queue of a local engine until one of the URLs has a free slot. `upstream_turn`
+serves one of them, `endpoints` says which URLs may be asked, and `probe` what is behind them.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ from inference_svc.upstream.faults import (
 )
 from inference_svc.upstream.probe import PinnedIdentity
 from inference_svc.upstream.target import UpstreamTarget, UpstreamVocabulary
-from inference_svc.upstream.turn import ServedModel, Turn
+from inference_svc.upstream.upstream_turn import ServedModel, Turn
 from svc_kit.errors import (
     ContextLengthExceeded,
     DeadlineExpired,
@@ -135,6 +135,7 @@ class UpstreamConnection:
             case Pause(sequence_id, paused):
                 if (turn := self._turns.get(sequence_id)) is not None:
                     turn.set_paused(paused=paused)
+                    self._admit()
             case _:
                 self._refuse(command)
 
@@ -338,7 +339,7 @@ class UpstreamConnection:
             if self._tasks.get(turn.sequence.request.sequence_id) is asyncio.current_task():
                 del self._tasks[turn.sequence.request.sequence_id]
             if fault is None and turn.is_finished:
-                self._forget(turn)
+                self._remove(turn)
         if self._is_ended:
             return
         if fault is not None:
@@ -412,9 +413,9 @@ class UpstreamConnection:
             self._queue.remove(turn.sequence)
         if (task := self._tasks.pop(sequence_id, None)) is not None:
             task.cancel()
-        self._forget(turn)
+        self._remove(turn)
 
-    def _forget(self, turn: Turn) -> None:
+    def _remove(self, turn: Turn) -> None:
         if self._turns.pop(turn.sequence.request.sequence_id, None) is not None:
             self._queue.shares.leave(turn.sequence.request.project)
 

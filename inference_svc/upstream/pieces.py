@@ -46,9 +46,9 @@ class PieceIndex:
         if not all(0 <= each < size for each in tokens):
             return tokens  # refused with a better reason
         known = b"".join(map(self._vocabulary.piece, tokens))
-        missing = content.removesuffix(known)
-        if not missing or not known or missing is content:
+        if content == known or not known or not content.endswith(known):
             return tokens
+        missing = content.removesuffix(known)
         if len(missing) > _MAX_MISSING_BYTES:
             raise AnswerInvalid(f"it did not send the tokens of {len(missing)} bytes of text")
         found = self._split(missing)

@@ -112,7 +112,7 @@ def test_servers_whose_inner_methods_are_overridden_have_an_upper_bound() -> Non
 
 def test_every_runtime_requirement_is_imported() -> None:
     """Except for packages that other libraries load by name."""
-    loaded = {"aiosqlite", "httptools"}
+    loaded = {"aiosqlite"}
 
     assert requirement_names("runtime") - find_imports(*PRODUCT).keys() == loaded
 

@@ -199,7 +199,6 @@ BROAD_HANDLERS = (
     # Code of others that may raise anything.
     "control_svc/agent/mcp_client.py",
     "control_svc/db/notifications.py",
-    "inference_svc/hf_tokenizer/hf_vocabulary.py",
     "inference_svc/structured_output/matcher.py",
     # Errors are passed on to those who wait, or logged by loops that go on.
     "control_svc/event_log/reader.py",

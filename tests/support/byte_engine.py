@@ -1,4 +1,5 @@
-"""A small engine over bytes as tokens that speaks as llama-server or vLLM, in the loop of the test.
+"""A small engine over bytes as tokens that speaks as llama-server, vLLM or SGLang, in the loop of
+the test.
 
 What it writes is a `reply` of tokens after a prompt of `PROMPT`; a longer prompt goes on in the
 reply. Faults are told for each request for tokens, in order. `collect` reads what a connection to
@@ -12,7 +13,7 @@ from array import array
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from inference_svc.engine.events import Event, Failed, Finished
 from inference_svc.engine.request import Command, SequenceRequest, Submit
@@ -108,6 +109,7 @@ class ByteEngine:
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
+        task.add_done_callback(lambda _: writer.transport.abort())  # also if it never began
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -125,36 +127,37 @@ class ByteEngine:
                 self.heads.append(head)
                 await self._answer(head.split()[1], body, reader, writer)
         except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.transport.abort()
+            return
 
     async def _answer(
         self, path: str, body: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         self.requests.append(path)
         route = path.partition("?")[0]
-        is_llama = self.kind == "llama_server"
-        known = _llama_routes(self) if is_llama else _vllm_routes(self)
+        wire = _WIRES[self.kind]
+        known = wire.routes(self)
         if path in self.routes:
             await _send(writer, *self.routes[path]())
         elif route in known:
             await _send(writer, 200, known[route])
-        elif route == "/tokenize":
-            text = body["content" if is_llama else "prompt"]
+        elif route == wire.tokenize:
+            text = body["content" if "content" in body else "prompt"]
             tokens = ByteVocabulary().tokenize(text, add_special=False, parse_special=True)
             await _send(writer, 200, {"tokens": tokens})
-        elif route in ("/completion" if is_llama else "/v1/completions",):
-            await self._generate(body, reader, writer)
+        elif route == wire.generate:
+            sampling = body.pop("sampling_params", {})
+            await self._generate({**body, **sampling}, reader, writer)
         else:
             await _send(writer, 404, {"error": {"code": 404, "message": "no route"}})
 
     async def _generate(
         self, body: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        limit = body.get("n_predict") or body.get("max_tokens")
+        limit = _limit(body)
         if {"no": ["such", "type"]} in body.values():
             await _send(writer, 400, {"error": {"code": 400, "message": "wrong type"}})
+        elif self.kind == "sglang" and "stream" not in body:
+            await _send(writer, 400 if "logit_bias" in body else 200, {})
         elif not body["stream"]:
             biases = [{"token": token, "bias": bias} for token, bias in body["logit_bias"]]
             await _send(writer, 200, {"generation_settings": {**body, "logit_bias": biases}})
@@ -170,6 +173,7 @@ class ByteEngine:
         self.bodies.append(body)
         self.got_one.set()
         attempt = self.attempts.pop(0) if self.attempts else Attempt()
+        body.setdefault("prompt", body.get("input_ids"))
         written = len(body["prompt"]) - len(PROMPT)
         watch = asyncio.ensure_future(reader.read(1))
         answer = asyncio.ensure_future(
@@ -197,15 +201,16 @@ class ByteEngine:
         if attempt.raw is not None:
             writer.write(attempt.raw)
             await writer.drain()
+            if attempt.hold is not None:
+                await attempt.hold.wait()
             raise ConnectionError
-        limit = body.get("n_predict", body.get("max_tokens"))
+        limit = _limit(body)
         tokens, at_limit = tokens[:limit], len(tokens) > limit
         lost = attempt.lost_after is not None and attempt.lost_after < len(tokens)
         if lost:
             tokens = tokens[: attempt.lost_after]
-        events = (_llama_events if self.kind == "llama_server" else _vllm_events)(
-            tokens, body, None if lost else at_limit, attempt.per_event
-        )
+        write = _WIRES[self.kind].events
+        events = write(tokens, body, None if lost else at_limit, attempt.per_event)
         writer.write(
             b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
             b"Transfer-Encoding: chunked\r\n\r\n"
@@ -234,7 +239,13 @@ class ByteEngine:
 
 
 def _is_constrained(body: dict[str, Any]) -> bool:
-    return any(body.get(name) for name in ("grammar", "json_schema", "structured_outputs"))
+    names = ("grammar", "json_schema", "structured_outputs", "regex", "ebnf")
+    return any(body.get(name) for name in names)
+
+
+def _limit(body: dict[str, Any]) -> int:
+    names = ("n_predict", "max_tokens", "max_new_tokens")
+    return int(next(body[name] for name in names if name in body))
 
 
 def _llama_routes(engine: ByteEngine) -> dict[str, Any]:
@@ -301,6 +312,47 @@ def _vllm_events(
         events.append(json.dumps({"choices": [], "usage": {"prompt_tokens": 5}}))
         events.append("[DONE]")
     return events
+
+
+def _sglang_routes(engine: ByteEngine) -> dict[str, Any]:
+    told = {"model_path": "m", "served_model_name": engine.model, "version": "0.5.23"}
+    return {"/server_info": {**told, "context_length": 512, "max_running_requests": 4}}
+
+
+def _sglang_events(
+    tokens: list[int], body: dict[str, Any], at_limit: bool | None, per_event: int
+) -> list[str]:
+    """All tokens so far in each event."""
+    events: list[str] = []
+    ends = [*range(per_event, len(tokens), per_event), len(tokens)]
+    for end in ends:
+        reason = None
+        if at_limit is not None and end == len(tokens):
+            reason = {"type": "length" if at_limit else "stop"}
+        meta = {"completion_tokens": end, "cached_tokens": 0, "finish_reason": reason}
+        if body.get("return_logprob"):
+            meta["output_token_logprobs"] = [[-0.5, each, None] for each in tokens[:end]]
+            meta["output_top_logprobs"] = [
+                [[-0.5, each, None], [-1.5, 1, None]] for each in tokens[:end]
+            ]
+        events.append(json.dumps({"output_ids": tokens[:end], "meta_info": meta}))
+    return [*events, "[DONE]"] if at_limit is not None else events
+
+
+class _Wire(NamedTuple):
+    """What a kind of engine answers."""
+
+    routes: Callable[[ByteEngine], dict[str, Any]]
+    tokenize: str
+    generate: str
+    events: Callable[[list[int], dict[str, Any], bool | None, int], list[str]]
+
+
+_WIRES: Final = {
+    "llama_server": _Wire(_llama_routes, "/tokenize", "/completion", _llama_events),
+    "vllm": _Wire(_vllm_routes, "/tokenize", "/v1/completions", _vllm_events),
+    "sglang": _Wire(_sglang_routes, "/v1/tokenize", "/generate", _sglang_events),
+}
 
 
 async def _send(writer: asyncio.StreamWriter, status: int, value: Any) -> None:

@@ -40,7 +40,7 @@ def byte_level() -> Tokenizer:
         ]
     )
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_tokens([AddedToken("<think>", normalized=False), AddedToken("é—", special=False)])
+    tokenizer.add_tokens([AddedToken("<think>", normalized=False), AddedToken("né", special=False)])
     tokenizer.add_special_tokens(["<|end|>", "<|start|>"])
     return tokenizer
 

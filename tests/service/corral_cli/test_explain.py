@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 from corral_cli.__main__ import cli
 from inference_svc.models.sources import BUNDLED_FOLDER, BUNDLED_PATH
 from svc_kit.lifecycle import StartupError
+from tests.support.engine_stand_in import run_engine
 from tests.support.gguf_files import F32Tensor, Signed, gguf_bytes, model_metadata
 from tests.support.model_kinds import TOKENS, write_model_of_kind
 
@@ -137,3 +138,20 @@ def test_a_bad_file_is_an_error_with_the_reason(
 
     assert isinstance(result.exception, StartupError)
     assert problem in str(result.exception)
+
+
+def test_of_an_upstream_is_explained_what_its_engine_honours(tmp_path: Path) -> None:
+    """It is connected and asked; one that is refused is explained with the reason."""
+    config = tmp_path / "corral.toml"
+    with run_engine("llama_server") as engine:
+        table = f'[inference.upstreams.big]\nurls = ["{engine.url}"]\ntokenizer = "bundled"\n'
+        config.write_text(table)
+        upstream = explain_json("big", "--config", config)["upstream"]
+        config.write_text(f'{table}model = "another"\n')
+        refused = explain_json("big", "--config", config)["upstream"]
+
+    assert upstream["engine"].startswith("llama-server")
+    assert upstream["urls"] == {engine.url: "up"}
+    assert "top_k" in upstream["sampling"]
+    assert "allowed_token_ids" in upstream["ignores"]
+    assert "it serves no model 'another'" in refused["problem"]

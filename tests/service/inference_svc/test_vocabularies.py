@@ -1,5 +1,6 @@
 """Vocabularies of both kinds in real child processes."""
 
+import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from inference_svc.sandbox_jobs import CHECK_VOCABULARY
 from inference_svc.vocabularies import open_vocabulary
 from svc_kit.sandbox.jobs import MIB, FailureKind, JobFailed
 from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
-from tests.support.hf_folders import byte_level, write_folder
+from tests.support.hf_folders import byte_level, metaspace, write_folder
 from tools.demo_model.export_hf import export_tokenizer
 
 
@@ -60,6 +61,42 @@ async def test_a_tokenizer_that_is_invalid_is_refused_without_its_path(
     assert failed.value.kind is FailureKind.REFUSED
     assert failed.value.problem.startswith("tokenizer.json: Cannot instantiate Tokenizer from")
     assert str(tmp_path) not in failed.value.problem
+
+
+@pytest.mark.parametrize(
+    ("part", "content", "problem"),
+    [
+        ("pre_tokenizer", {"type": "FixedLength", "length": 0}, "chunk size must be non-zero"),
+        (
+            "post_processor",
+            {"type": "BertProcessing", "sep": ("</s>", 2), "cls": ("<s>", 10**6)},
+            "the token id 1000000 is not in the model's vocabulary",
+        ),
+    ],
+)
+async def test_a_tokenizer_that_fails_on_a_text_is_refused(
+    pool: SandboxPool, tmp_path: Path, part: str, content: object, problem: str
+) -> None:
+    tokenizer = {**json.loads(byte_level().to_str()), part: content}
+    write_folder(tmp_path, json.dumps(tokenizer).encode())
+
+    with pytest.raises(JobFailed, match=problem):
+        await pool.run(CHECK_VOCABULARY, {"model": str(tmp_path)})
+
+
+async def test_a_tokenizer_that_aborts_the_library_ends_only_a_child(
+    pool: SandboxPool, tmp_path: Path
+) -> None:
+    """It cuts the parts of merges inside characters, and cannot name them in its error."""
+    tokenizer = json.loads(metaspace().to_str())
+    write_folder(tmp_path, json.dumps(tokenizer).encode())
+    tokenizer["model"]["continuing_subword_prefix"] = "a"
+    invalid = write_folder(tmp_path / "invalid", json.dumps(tokenizer).encode())
+
+    with pytest.raises(JobFailed) as failed:
+        await pool.run(CHECK_VOCABULARY, {"model": str(invalid)})
+    assert failed.value.kind is FailureKind.CRASHED
+    assert await pool.run(CHECK_VOCABULARY, {"model": str(tmp_path)}) > 0
 
 
 async def test_a_tokenizer_that_exhausts_memory_ends_only_a_child(

@@ -3,6 +3,7 @@ output is that of one engine that is never disturbed."""
 
 import asyncio
 from collections.abc import Iterator
+from itertools import count
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -28,9 +29,10 @@ class Bench:
         self, runner: asyncio.Runner, engines: tuple[ByteEngine, ByteEngine], client: Client
     ) -> None:
         self.runner, self.engines, self.client = runner, engines, client
+        self.ids = count()
 
 
-@pytest.fixture(params=["llama_server", "vllm"])
+@pytest.fixture(params=["llama_server", "vllm", "sglang"])
 def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     """The connection serves all examples."""
     engines = ByteEngine((), request.param), ByteEngine((), request.param)
@@ -79,7 +81,7 @@ def test_no_cut_and_no_loss_changes_the_output(
         engine.reply, engine.attempts = reply, attempts  # both take the next one of the list
     client = bench.client
     client.events.clear()
-    request = byte_request(stop=tuple(stops), max_tokens=max_tokens)
+    request = byte_request(next(bench.ids), stop=tuple(stops), max_tokens=max_tokens)
     events = bench.runner.run(client.run(request))
 
     told = reply[:max_tokens]

@@ -4,6 +4,7 @@ import asyncio
 import json
 import ssl
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -158,12 +159,18 @@ async def test_more_tokens_than_asked_are_cut() -> None:
     assert len(engine.bodies) == 1
 
 
-@pytest.mark.parametrize("held_after", [0, 4])
-async def test_a_silent_engine_is_given_up(held_after: int) -> None:
-    """Before its first byte, and between two tokens."""
-    silent = Attempt(hold=asyncio.Event(), held_after=held_after)
-    engine = ByteEngine(REPLY, attempts=[silent])
-    async with connected(engine, first_token_timeout_s=0.5, token_timeout_s=0.5) as client:
+SILENCES: dict[str, dict[str, Any]] = {
+    "in the head": {"raw": b"HTTP/1.1 200 OK\r\nX-Slow: "},
+    "with comments": {"raw": _SSE + b": ping\n\n" * 9},
+    "before the first token": {"held_after": 1},
+    "between two tokens": {"held_after": 4},
+}
+
+
+@pytest.mark.parametrize("silence", SILENCES.values(), ids=SILENCES)
+async def test_a_silent_engine_is_given_up(silence: dict[str, Any]) -> None:
+    engine = ByteEngine(REPLY, attempts=[Attempt(hold=asyncio.Event(), **silence)])
+    async with connected(engine, first_token_timeout_s=2.0, token_timeout_s=2.0) as client:
         events = await client.run(byte_request())
     assert text_of(events) == TEXT
     assert len(engine.bodies) == 2
@@ -236,7 +243,8 @@ async def test_an_engine_that_can_never_be_used_is_refused(
     engine = ByteEngine(REPLY)
     await engine.start()
     for route, answer in routes.items():
-        engine.routes[route] = engine.routes[f"{route}?model=bytes"] = lambda it=answer: it
+        for path in (route, f"{route}?model=bytes"):
+            engine.routes[path] = partial(tuple, answer)
     client = Client(UpstreamTarget("bytes", [engine.url], kind="llama_server", model="bytes"))
     await client.wait_for(lambda: bool(client.exits))
     await client.connection.close()

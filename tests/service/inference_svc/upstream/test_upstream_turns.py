@@ -24,7 +24,7 @@ from inference_svc.engine.request import Cancel, Pause, Submit
 from svc_kit.errors import ContextLengthExceeded, DeadlineExpired, FeatureUnsupported
 from tests.support.byte_engine import END, PROMPT, Attempt, ByteEngine, byte_request, connected
 
-KINDS = ["llama_server", "vllm"]
+KINDS = ["llama_server", "vllm", "sglang"]
 TEXT = "Grüße, 世界 👋🏽!"
 REPLY = (*TEXT.encode(), END)
 

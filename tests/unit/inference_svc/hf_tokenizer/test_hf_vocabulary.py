@@ -1,7 +1,10 @@
 """Vocabularies from folders of Hugging Face files: the demo model's as llama.cpp has it, and those
 of other kinds."""
 
+import json
+import sys
 from pathlib import Path
+from unicodedata import normalize
 
 import pytest
 from tokenizers import Tokenizer, decoders, models
@@ -106,9 +109,23 @@ def test_without_a_first_space_a_space_of_the_text_remains(tmp_path: Path) -> No
 def test_added_tokens_have_the_bytes_of_their_own_text(tmp_path: Path) -> None:
     """Not those that byte-level BPE would read in their characters."""
     vocabulary = HfVocabulary.load(write_folder(tmp_path, byte_level()))
-    tokens = plain(vocabulary, "é—é")
+    tokens = plain(vocabulary, "néé")
 
-    assert [vocabulary.piece(token) for token in tokens] == ["é—".encode(), "é".encode()]
+    assert [vocabulary.piece(token) for token in tokens] == ["né".encode(), "é".encode()]
+
+
+def test_normalization_makes_a_text_three_times_shorter_at_most(tmp_path: Path) -> None:
+    """The longest token here has 9 bytes."""
+    vocabulary = HfVocabulary.load(write_folder(tmp_path, byte_level()))
+    characters = map(chr, (*range(0xD800), *range(0xE000, sys.maxunicode + 1)))
+    shrinkage = max(
+        max(len(each.encode()), len(normalize("NFD", each).encode()))
+        / len(normalize("NFC", each).encode())
+        for each in characters
+    )
+
+    assert shrinkage == 3
+    assert vocabulary.longest_piece_bytes == 3 * len("<|start|>")
 
 
 def test_end_tokens_are_those_of_the_generation_and_of_the_tokenizer(tmp_path: Path) -> None:
@@ -197,6 +214,18 @@ def of_tokens(vocabulary: str) -> bytes:
     return tokenizer.to_str().replace('"vocab":{}', f'"vocab":{vocabulary}').encode()
 
 
+def with_part(name: str, part: dict[str, object]) -> bytes:
+    return json.dumps({**json.loads(byte_level().to_str()), name: part}).encode()
+
+
+UNKNOWN_TOKEN = {
+    "type": "TemplateProcessing",
+    "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}],
+    "pair": [],
+    "special_tokens": {},
+}
+
+
 @pytest.mark.parametrize(
     ("tokenizer", "files", "problem"),
     [
@@ -206,6 +235,7 @@ def of_tokens(vocabulary: str) -> bytes:
         (b"[" * 10**6, {}, "expected struct Tokenizer"),
         (b'{"model":' * 10**5, {}, "recursion limit exceeded"),
         (of_tokens("{}"), {}, "it has no tokens"),
+        (with_part("post_processor", UNKNOWN_TOKEN), {}, "no entry found for key"),
         (of_tokens('{"a": 4294967295}'), {}, "it has ids from 0 to 4294967295; at most 1048576"),
         (
             byte_level(),
@@ -236,3 +266,13 @@ def test_a_text_for_which_a_tokenizer_has_no_tokens_is_refused(tmp_path: Path) -
 
     with pytest.raises(InvalidField, match="the tokenizer of the model fails"):
         plain(vocabulary, "dog")
+
+
+def test_a_panic_of_the_library_is_the_fault_of_the_text(tmp_path: Path) -> None:
+    """And not the end of the call without an answer."""
+    tokenizer = with_part("pre_tokenizer", {"type": "FixedLength", "length": 0})
+    vocabulary = HfVocabulary.load(write_folder(tmp_path, tokenizer))
+
+    for _ in range(2):
+        with pytest.raises(InvalidField, match="chunk size must be non-zero"):
+            plain(vocabulary, "dog")

@@ -25,7 +25,7 @@ from inference_svc.upstream_settings import UpstreamSettings
 from svc_kit import errors
 from svc_kit.lifecycle import StartupError
 from svc_kit.sandbox.jobs import JobRunner
-from tests.support.pooled import PoolHarness, make_entry, settle
+from tests.support.pooled import GIB, PoolHarness, make_entry, settle
 from tests.unit.inference_svc.models.test_memory_plan import make_model_file
 
 UPSTREAM = UpstreamSettings(urls=["http://127.0.0.1:9"], tokenizer="bundled")
@@ -66,7 +66,8 @@ async def test_an_engine_that_is_away_delays_neither_the_start_nor_other_models(
 
 
 async def test_a_model_of_an_upstream_needs_no_memory_and_is_never_evicted() -> None:
-    """Of two models that do not fit together the other one makes room."""
+    """Of two models that do not fit together the other one makes room, and nothing for one that
+    takes more memory than planned."""
     harness = await start(upstream_entry(), make_entry("a", 6), make_entry("b", 6))
     await connect(harness)
     for name in "ab":
@@ -76,6 +77,9 @@ async def test_a_model_of_an_upstream_needs_no_memory_and_is_never_evicted() -> 
 
     assert harness.states() == {"up": "ready", "a": "available", "b": "ready"}
     assert harness["up"].resident.memory.total == 0
+    harness.loader.excess = 100 * GIB
+    await harness.pool.load(harness["a"], wait=True)
+    assert harness.states() == {"up": "ready", "a": "ready", "b": "available"}
 
 
 async def test_a_refused_engine_fails_its_model_until_an_operator_tries_again() -> None:

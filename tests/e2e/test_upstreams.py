@@ -1,0 +1,180 @@
+"""A whole Corral over an engine of others, a stand-in that speaks as llama-server, as users see it
+with the official `openai` package."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+from openai.types.chat import ChatCompletion
+
+from inference_svc.llama.vocabulary import Vocabulary
+from inference_svc.models.sources import BUNDLED_PATH
+from tests.support.engine_stand_in import EngineStandIn, Script, run_engine
+from tests.support.sdk import WEATHER
+from tests.support.sdk_batches import read_batch, start_batch, wait_for_batch
+from tests.support.services import RESTART_RETRIES, Corral, corral_up
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # the SDK deprecates Assistants
+]
+
+SAYS = "The cat sat on the mat."
+CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[EngineStandIn]:
+    with run_engine("llama_server", SAYS) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def vocabulary() -> Iterator[Vocabulary]:
+    vocabulary = Vocabulary.load(BUNDLED_PATH)
+    yield vocabulary
+    vocabulary.close()
+
+
+@pytest.fixture(scope="module")
+def corral(engine: EngineStandIn, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
+    """One that was started while its engine was away."""
+    engine.stop()
+    flags = ("--engine", f"big={engine.url}", "--tokenizer", "bundled")
+    with corral_up(tmp_path_factory.mktemp("upstream"), *flags) as corral:
+        engine.start()
+        yield corral
+
+
+@pytest.fixture
+def client(corral: Corral) -> Iterator[openai.OpenAI]:
+    """Retries, since the engine may just have come back."""
+    with openai.OpenAI(
+        base_url=corral.api, api_key="unused", max_retries=RESTART_RETRIES
+    ) as client:
+        yield client
+
+
+@pytest.fixture(autouse=True)
+def script(engine: EngineStandIn, vocabulary: Vocabulary) -> None:
+    engine.script = Script(vocabulary, SAYS)
+
+
+def ask(client: openai.OpenAI, **options: Any) -> ChatCompletion:
+    answer: ChatCompletion = client.chat.completions.create(
+        model="big", messages=[{"role": "user", "content": "What did the cat do?"}], **options
+    )
+    return answer
+
+
+def test_the_message_of_the_start_names_an_engine_that_is_away(
+    corral: Corral, engine: EngineStandIn, client: openai.OpenAI
+) -> None:
+    """Everything else has started, and the engine is used once it is there."""
+    started = corral.program.wait_for_line(r"model +big +(.*)", stream="stdout")[1]
+
+    assert "its engine is away, and is tried again" in started
+    assert engine.url in started
+    assert ask(client).choices[0].message.content == SAYS
+
+
+def test_a_chat_streams_from_the_engine(client: openai.OpenAI, engine: EngineStandIn) -> None:
+    """With exact usage, and the tokens of our template as the prompt."""
+    with client.chat.completions.create(
+        model="big",
+        messages=[{"role": "user", "content": "What did the cat do?"}],
+        stream=True,
+        stream_options={"include_usage": True},
+    ) as stream:
+        chunks = list(stream)
+    texts = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
+    usage = chunks[-1].usage
+
+    assert "".join(texts) == SAYS
+    assert len(texts) > 2
+    assert usage is not None
+    assert usage.prompt_tokens == len(engine.generations[-1]["prompt"])
+    assert usage.completion_tokens > 4
+
+
+def test_calls_of_tools_are_parsed(
+    client: openai.OpenAI, engine: EngineStandIn, vocabulary: Vocabulary
+) -> None:
+    engine.script = Script(vocabulary, CALL)
+    answer = ask(client, tools=[WEATHER])
+
+    calls = answer.choices[0].message.tool_calls
+    assert answer.choices[0].finish_reason == "tool_calls"
+    assert calls is not None
+    (call,) = calls
+    assert json.loads(call.function.arguments) == {"city": "Paris"}  # type: ignore[union-attr]
+
+
+def test_an_answer_follows_a_json_schema(client: openai.OpenAI) -> None:
+    """The engine enforces it: its own text would be a sentence."""
+    answer_format = {"type": "json_schema", "json_schema": {"name": "c", "schema": SCHEMA}}
+    answer = ask(client, response_format=answer_format, max_tokens=100)
+
+    assert (answer.choices[0].message.content or "").lstrip().startswith("{")
+
+
+def test_what_the_engine_cannot_do_is_refused_by_name(client: openai.OpenAI) -> None:
+    """Before it is asked."""
+    ask(client)  # it is connected
+    with pytest.raises(openai.APIStatusError, match="llama-server") as refused:
+        client.with_options(max_retries=0).embeddings.create(model="big", input="a")
+
+    assert refused.value.status_code == 501
+
+
+def test_a_batch_runs_over_the_engine(client: openai.OpenAI, corral: Corral) -> None:
+    body = {"model": "big", "messages": [{"role": "user", "content": "Hi"}]}
+    lines = [
+        {"custom_id": f"l{i}", "method": "POST", "url": "/v1/chat/completions", "body": body}
+        for i in range(3)
+    ]
+    batch = start_batch(client, lines)
+    wait_for_batch(corral, batch.id)
+    ended = read_batch(client, batch.id)
+
+    answers = [line["response"]["body"]["choices"][0] for line in ended.completed.values()]
+    assert [each["message"]["content"] for each in answers] == [SAYS] * 3
+
+
+def test_a_run_of_an_assistant_answers_over_the_engine(client: openai.OpenAI) -> None:
+    assistant = client.beta.assistants.create(model="big", instructions="Be brief.")
+    thread = client.beta.threads.create(messages=[{"role": "user", "content": "Hi"}])
+    run = client.beta.threads.runs.create_and_poll(
+        thread_id=thread.id, assistant_id=assistant.id, poll_interval_ms=100
+    )
+    newest = client.beta.threads.messages.list(thread.id).data[0]
+
+    assert run.status == "completed"
+    assert newest.content[0].text.value == SAYS  # type: ignore[union-attr]
+
+
+def test_a_response_in_the_background_outlives_the_engine(
+    client: openai.OpenAI, engine: EngineStandIn
+) -> None:
+    """It begins while the engine is away, and is answered when that is back. Calls that do not wait
+    are told when to try again."""
+    engine.stop()
+    with pytest.raises(openai.APIStatusError) as refused:
+        ask(client.with_options(max_retries=0))
+    response = client.responses.create(model="big", input="Hi", background=True)
+    engine.start()
+    with client.responses.retrieve(response.id, stream=True) as events:
+        last = list(events)[-1]
+
+    assert refused.value.status_code == 503
+    assert float(refused.value.response.headers["retry-after"]) > 0
+    assert last.type == "response.completed"
+    assert last.response.output_text == SAYS

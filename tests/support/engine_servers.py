@@ -1,0 +1,91 @@
+"""Engines that `make test-engines` found, each started with the bundled model on a free port.
+
+`CORRAL_LLAMA_SERVER` is the program, and `CORRAL_VLLM` the Python that has vLLM; either may also be
+the URL of an engine that runs with the bundled model. Tests with an engine whose variable is not
+set are skipped.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from inference_svc.models.sources import BUNDLED_PATH
+from tests.support.processes import Program
+from tools.corral_server import free_address
+from tools.demo_model.export_hf import export
+
+VARIABLES: Final = {"llama_server": "CORRAL_LLAMA_SERVER", "vllm": "CORRAL_VLLM"}
+CONTEXT_TOKENS: Final = 1024
+SLOTS: Final = 2
+MAX_QUEUED: Final = 2
+"""Requests that wait in vLLM before it refuses others."""
+_START_PATIENCE_S: Final = 900.0
+"""vLLM imports PyTorch in several processes before it listens."""
+_ENVIRONMENT: Final = {
+    "PYTHONPATH": "",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",
+    "TORCHDYNAMO_DISABLE": "1",  # else the first sampled request compiles for minutes
+}
+
+
+@dataclass(frozen=True)
+class RunningEngine:
+    """An engine. `tokenizer` is where Corral finds its vocabulary; `program` is None if it was
+    there before."""
+
+    kind: str
+    url: str
+    tokenizer: str
+    program: Program | None
+
+
+@contextmanager
+def run_real_engine(kind: str, folder: Path) -> Iterator[RunningEngine]:
+    """Run an engine; `folder` gets what it reads. Leaving stops it."""
+    program = os.environ.get(VARIABLES[kind], "")
+    if not program:
+        pytest.skip(f"{kind} is not installed ({VARIABLES[kind]})")
+    address = free_address()
+    if program.startswith("http"):
+        yield RunningEngine(kind, program, "bundled", None)
+        return
+    command, ready, tokenizer = _COMMANDS[kind](program, folder, address.rpartition(":")[2])
+    with Program(command, environment=_ENVIRONMENT, directory=folder) as started:
+        started.wait_for_line(ready, patience_s=_START_PATIENCE_S)
+        yield RunningEngine(kind, f"http://{address}", tokenizer, started)
+
+
+def _llama_server(program: str, folder: Path, port: str) -> tuple[list[str], str, str]:
+    options = ["--host", "127.0.0.1", "--port", port, "--threads", "1", "--alias", "demo"]
+    sizes = ["--ctx-size", str(SLOTS * CONTEXT_TOKENS), "--parallel", str(SLOTS), "--slots"]
+    command = [program, "--model", str(BUNDLED_PATH), *options, *sizes, "--no-warmup"]
+    return command, "listening on http", "bundled"
+
+
+def _vllm(program: str, folder: Path, port: str) -> tuple[list[str], str, str]:
+    model = folder / "demo-chat"
+    if not model.is_dir():
+        export(BUNDLED_PATH, model)
+    server = ["-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
+    options = ["--host", "127.0.0.1", "--port", port, "--served-model-name", "demo"]
+    sizes = ["--max-model-len", str(CONTEXT_TOKENS), "--max-num-seqs", str(SLOTS)]
+    queue = ["--max-num-queued-reqs", str(MAX_QUEUED)]
+    constraints = ["--structured-outputs-config.backend", "guidance"]
+    exact = ["--dtype", "float32", "--enforce-eager", "--enable-prompt-tokens-details"]
+    command = [program, *server, *options, *sizes, *queue, *constraints, *exact]
+    return command, "Application startup complete", str(model)
+
+
+_COMMANDS: Final[Mapping[str, Callable[[str, Path, str], tuple[list[str], str, str]]]] = {
+    "llama_server": _llama_server,
+    "vllm": _vllm,
+}

@@ -1,0 +1,89 @@
+"""Runs the tests of tests/engines with real engines, for `make test-engines`.
+
+llama-server is compiled from the source of the locked llama-cpp-python (bench/peers.sh), and vLLM
+for the CPU is installed from requirements/engine-vllm.in into `.venv-engine-vllm`, unless
+CORRAL_LLAMA_SERVER (a program, or the URL of one that runs) and CORRAL_VLLM (a Python, or a URL)
+name others. An engine that cannot be had is named, and its tests are skipped. SGLang has no
+build for the CPU.
+"""
+
+import os
+import subprocess
+import sys
+import venv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from tests.support.engine_servers import VARIABLES
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+PACKAGES: Final = ROOT / "requirements" / "engine-vllm.in"
+EXCLUDED: Final = PACKAGES.with_suffix(".excludes")
+VLLM: Final = ROOT / ".venv-engine-vllm" / "bin" / "python"
+
+
+def main(arguments: list[str]) -> int:
+    """Find the engines and run pytest with the arguments. Returns its exit code; 1 if no engine is
+    there."""
+    found = {}
+    for kind, variable in VARIABLES.items():
+        program = os.environ.get(variable) or _MAKERS[kind]()
+        if program is None:
+            print(f"SKIPPED {kind}: it cannot be installed here")
+            continue
+        found[variable] = program
+        print(f"{kind}: {_version(kind, program)} ({program})", flush=True)
+    if not found:
+        return 1
+    command = [sys.executable, "-m", "pytest", "-q", "tests/engines", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=os.environ | found, check=False).returncode
+
+
+def _make_llama_server() -> str | None:
+    ended = subprocess.run(
+        ["bash", str(ROOT / "bench" / "peers.sh")], stdout=subprocess.PIPE, text=True, check=False
+    )
+    return f"{ended.stdout.strip()}/llama-server" if ended.returncode == 0 else None
+
+
+def _install_vllm() -> str | None:
+    """Install by name and version: the package for the CPU requires a build of PyTorch that not
+    every source of packages has, and packages for pictures and sounds that it does not need."""
+    stamp = VLLM.parent.parent / PACKAGES.name
+    wanted = PACKAGES.read_text() + EXCLUDED.read_text()
+    if stamp.is_file() and stamp.read_text() == wanted:
+        return str(VLLM)
+    venv.create(VLLM.parent.parent, clear=True)
+    command = [str(Path(sys.executable).with_name("uv")), "pip", "install", "--quiet"]
+    command += ["--python", str(VLLM), "--excludes", str(EXCLUDED), "-r", str(PACKAGES)]
+    links = os.environ.get("PIP_FIND_LINKS", "")
+    environment = {"UV_FIND_LINKS": ",".join(links.split()), **os.environ}
+    if subprocess.run(command, env=environment, check=False).returncode != 0:
+        return None
+    stamp.write_text(wanted)
+    return str(VLLM)
+
+
+def _version(kind: str, program: str) -> str:
+    if program.startswith("http"):
+        return "runs already"
+    if kind == "vllm":
+        name = "import vllm.version as v; print(v.__version__)"
+        command = [program, "-c", name]
+    else:
+        command = [program, "--version"]
+    ended = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    lines = [line for line in ended.stdout.splitlines() if line.strip()]
+    return next((line for line in lines if "version" in line), lines[-1] if lines else "unknown")
+
+
+_MAKERS: Final[dict[str, Callable[[], str | None]]] = {
+    "llama_server": _make_llama_server,
+    "vllm": _install_vllm,
+}
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
