@@ -89,9 +89,11 @@ def test_every_imported_distribution_is_declared() -> None:
 
 def test_the_lower_bounds_of_the_wheel_are_the_locked_releases() -> None:
     """The tests run with these; after `make lock`, the bounds in runtime.in and pyproject.toml are
-    raised."""
+    raised. Of a package with a release for each Python the bound is the earliest."""
     lock = (ROOT / "requirements/runtime.txt").read_text()
-    locked = dict(re.findall(r"^([a-z0-9-]+)(?:\[.*?\])?==([^ +]+)", lock, re.MULTILINE))
+    releases = re.findall(r"^([a-z0-9-]+)(?:\[.*?\])?==([^ +]+)", lock, re.MULTILINE)
+    releases.sort(key=lambda release: [int(part) for part in re.findall(r"\d+", release[1])])
+    locked = dict(reversed(releases))
     lines = [re.sub(r"\[.*\]", "", line) for line in requirement_lines("requirements/runtime.in")]
     lower = [line.partition(",")[0] for line in lines if not line.startswith("-")]
     bounds = dict(re.split(">=|==", line) for line in lower)
