@@ -214,7 +214,7 @@ def of_tokens(vocabulary: str) -> bytes:
     return tokenizer.to_str().replace('"vocab":{}', f'"vocab":{vocabulary}').encode()
 
 
-def with_part(name: str, part: dict[str, object]) -> bytes:
+def with_part(name: str, part: object) -> bytes:
     return json.dumps({**json.loads(byte_level().to_str()), name: part}).encode()
 
 
