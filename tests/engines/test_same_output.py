@@ -13,6 +13,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 NEAR_TIE = 0.1
 """Log probabilities this close may be ordered in either way: the weights are quantized in one
 engine and exact in another, and sums are rounded in another order."""
+MAX_CHARACTERS = 1500
+"""Of the messages, for which the engines have room."""
 ITEMS = 2
 """Questions of each skill."""
 
@@ -36,7 +38,12 @@ def _answer(client: openai.OpenAI, model: str, messages: Any) -> list[tuple[str,
 
 
 def test_greedy_output_differs_only_at_near_ties(client: openai.OpenAI) -> None:
-    asked = [item for skill in EXAMINATION for item in items(skill, ITEMS) if not item.tools]
+    asked = [
+        item
+        for skill in EXAMINATION
+        for item in items(skill, ITEMS)
+        if not item.tools and len(str(item.messages)) < MAX_CHARACTERS
+    ]
     differing = []
     for item in asked:
         engine, local = (_answer(client, model, item.messages) for model in (ENGINE, LOCAL))

@@ -20,6 +20,7 @@ from tools.corral_server import free_address
 from tools.demo_model.export_hf import export
 
 VARIABLES: Final = {"llama_server": "CORRAL_LLAMA_SERVER", "vllm": "CORRAL_VLLM"}
+PROGRAMS: Final = {kind: os.environ.get(name, "") for kind, name in VARIABLES.items()}
 CONTEXT_TOKENS: Final = 1024
 SLOTS: Final = 2
 MAX_QUEUED: Final = 2
@@ -51,7 +52,7 @@ class RunningEngine:
 @contextmanager
 def run_real_engine(kind: str, folder: Path) -> Iterator[RunningEngine]:
     """Run an engine; `folder` gets what it reads. Leaving stops it."""
-    program = os.environ.get(VARIABLES[kind], "")
+    program = PROGRAMS[kind]
     if not program:
         pytest.skip(f"{kind} is not installed ({VARIABLES[kind]})")
     address = free_address()
