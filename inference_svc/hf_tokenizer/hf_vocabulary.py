@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from tokenizers import AddedToken, Tokenizer
 
-from inference_svc.hf_tokenizer.pieces import (
+from inference_svc.hf_tokenizer.piece_decoder import (
     BYTE_ALPHABET,
     BYTE_TOKENS,
     Component,
