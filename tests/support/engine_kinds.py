@@ -339,9 +339,8 @@ class SGLang(Engine):
                 }
             case "/v1/models":
                 model = {"id": state.model, "object": "model", "owned_by": "sglang"}
-                model |= {"root": state.model, "parent": None}
-                models = [model | {"max_model_len": state.context_tokens}]
-                return {"object": "list", "data": models}
+                limits = {"parent": None, "max_model_len": state.context_tokens}
+                return {"object": "list", "data": [model | {"root": state.model} | limits]}
             case "/v1/tokenize" | "/tokenize":
                 tokens = self.tokenize(body["prompt"])
                 length = state.context_tokens

@@ -167,9 +167,9 @@ def event(value: Any) -> str:
 def compile_grammar(kind: str, text: str) -> str:
     """A grammar for llguidance. Raises `Refused` if it is invalid."""
     try:
-        grammar: str = grammar_from(kind, text)
-    except ValueError as problem:
-        raise Refused(f"Invalid grammar: {problem}", is_late=True) from None
+        grammar: str = grammar_from(kind, text)  # type: ignore[arg-type]  # one of its names
+    except ValueError as error:
+        raise Refused(f"Invalid grammar: {error}", is_late=True) from None
     if problem := LLMatcher.validate_grammar(grammar, None):
         raise Refused(f"Grammar error: {problem}", is_late=True)
     return grammar
