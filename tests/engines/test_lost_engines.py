@@ -1,5 +1,6 @@
 """An engine is killed while it writes; another one at the next URL goes on."""
 
+import os
 import signal
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def _read(client: openai.OpenAI, kill_after: int = 0, kill: object = None) -> st
 
 @pytest.mark.parametrize("kind", VARIABLES)
 def test_the_text_is_the_undisturbed_one(kind: str, tmp_path: Path) -> None:
-    """Whichever of two engines had it."""
+    """One of two engines is killed with all its processes."""
     if PROGRAMS[kind].startswith("http"):
         pytest.skip("an engine that runs for others is not killed")
     with run_real_engine(kind, tmp_path) as first, run_real_engine(kind, tmp_path) as second:
@@ -47,7 +48,7 @@ def test_the_text_is_the_undisturbed_one(kind: str, tmp_path: Path) -> None:
         with corral_up(tmp_path, "--engine", urls, "--tokenizer", first.tokenizer) as corral:
             client = openai.OpenAI(base_url=corral.api, api_key="unused", max_retries=60)
             expected = _read(client)
-            found = _read(client, 3, lambda: victim.signal(signal.SIGKILL))
+            found = _read(client, 3, lambda: os.killpg(victim.pid, signal.SIGKILL))
             after = _read(client)
 
     assert len(expected) > LENGTH
