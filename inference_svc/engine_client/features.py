@@ -92,7 +92,9 @@ class Features:
 
     `constraints` are the kinds that it takes in its own form. With `takes_grammars` it takes
     the compiled grammars (llguidance), and everything that the service enforces works;
-    `grammar_flag` is what to start it with if it could. `max_logprobs` is None without log
+    `grammar_flag` is what to start it with if it could, and `brackets_are_control` is whether its
+    grammars take each added token of the form <...> for a control token, as llguidance does with
+    tokenizers of Hugging Face. `max_logprobs` is None without log
     probabilities.
     """
 
@@ -101,6 +103,7 @@ class Features:
     constraints: frozenset[OutputFormatKind] = frozenset()
     takes_grammars: bool = False
     grammar_flag: str = ""
+    brackets_are_control: bool = False
     max_logprobs: int | None = None
     min_tokens: bool = False
     ignore_eos: bool = False

@@ -139,6 +139,12 @@ class HfVocabulary:
         return {added.content: token for token, added in self._added.items() if added.special}
 
     @cached_property
+    def added_tokens(self) -> Mapping[str, int]:
+        """Tokens by their texts that are found in a text before it is divided, but are no control
+        tokens, e.g. "<tool_call>"."""
+        return {each.content: token for token, each in self._added.items() if not each.special}
+
+    @cached_property
     def control_texts(self) -> tuple[str, ...]:
         """The texts that `parse_special` turns into control tokens."""
         return tuple(sorted(self.control_tokens))

@@ -153,7 +153,15 @@ class Vocabulary:
     @cached_property
     def control_tokens(self) -> Mapping[str, int]:
         """Control and unknown tokens by their texts, e.g. "<|im_end|>"."""
-        attributes = native.LLAMA_TOKEN_ATTR_CONTROL | native.LLAMA_TOKEN_ATTR_UNKNOWN
+        return self._tokens_with(native.LLAMA_TOKEN_ATTR_CONTROL | native.LLAMA_TOKEN_ATTR_UNKNOWN)
+
+    @cached_property
+    def added_tokens(self) -> Mapping[str, int]:
+        """Tokens by their texts that are found in a text before it is divided, but are no control
+        tokens, e.g. "<tool_call>"."""
+        return self._tokens_with(native.LLAMA_TOKEN_ATTR_USER_DEFINED)
+
+    def _tokens_with(self, attributes: int) -> dict[str, int]:
         with self._in_use():
             texts = {
                 token: native.llama_vocab_get_text(self._vocab, token)

@@ -18,6 +18,7 @@ from inference_svc.chat.tokenization import PromptTokenizer
 from inference_svc.engine.sampling_params import Sampling
 from inference_svc.engine_client.adapter_registry import Adapter, AdapterRegistry, LoadMarker
 from inference_svc.engine_client.client import EngineClient, EngineState
+from inference_svc.engine_client.features import Features
 from inference_svc.engine_client.messages import LoadProgress, ModelReady
 from inference_svc.media.processor import MediaProcessor
 from inference_svc.model_pool.downloads import DownloadProgress
@@ -72,13 +73,15 @@ class ModelProcessor:
         start = self.file.decoder_start
         return start if start is not None else self.vocabulary.bos or 0
 
-    @property
-    def grammar_vocabulary(self) -> GrammarVocabulary:
-        """The vocabulary data that the grammar compiler needs."""
-        vocabulary = self.vocabulary
-        return GrammarVocabulary(
-            vocabulary.size, vocabulary.control_tokens, tuple(sorted(vocabulary.end_tokens))
-        )
+    def grammar_vocabulary(self, features: Features | None = None) -> GrammarVocabulary:
+        """The vocabulary data that the grammar compiler needs, for an engine with `features`."""
+        vocabulary, control = self.vocabulary, self.vocabulary.control_tokens
+        if features is not None and features.brackets_are_control:
+            added = vocabulary.added_tokens.items()
+            control = dict(control) | {
+                text: token for text, token in added if text[0] == "<" and text[-1] == ">"
+            }
+        return GrammarVocabulary(vocabulary.size, control, tuple(sorted(vocabulary.end_tokens)))
 
 
 class LoadedModel(NamedTuple):

@@ -177,10 +177,11 @@ class GenerationService:
         or cannot go on within it, writes calls of tools that are not strict without it."""
         if spec is None:
             return None, ()
-        grammar, ignored = await self.grammars.compile(spec, call.model.grammar_vocabulary)
+        features = call.loaded.ready.features
+        vocabulary = call.model.grammar_vocabulary(features)
+        grammar, ignored = await self.grammars.compile(spec, vocabulary)
         field = spec.form.field if spec.form is not None else "tools"
         constraint = Constraint(grammar, field, spec.only_form)
-        features = call.loaded.ready.features
         if features is None or not spec.may_be_free:
             return constraint, ignored
         if features.takes(constraint) and not call.options.resume:

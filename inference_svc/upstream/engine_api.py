@@ -80,12 +80,14 @@ class AnswerReader(Protocol):
 
 class EngineApi(Protocol):
     """One kind of engine. `sampling` are the fields of `Sampling`, and `forms` the constraint kinds
-    that its versions may honour; `grammar_flag` is with what it takes our grammars."""
+    that its versions may honour; `grammar_flag` is with what it takes our grammars,
+    `brackets_are_control` as in `Features`."""
 
     name: str
     sampling: frozenset[str]
     forms: frozenset[OutputFormatKind]
     grammar_flag: str
+    brackets_are_control: bool
     takes_min_tokens: bool
 
     async def info(self, endpoint: Endpoint, model: str) -> EngineInfo:

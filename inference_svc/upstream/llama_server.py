@@ -74,6 +74,7 @@ class LlamaServer:
         {OutputFormatKind.JSON_SCHEMA, OutputFormatKind.GBNF, OutputFormatKind.CHOICES}
     )
     grammar_flag = "a build with LLAMA_LLGUIDANCE"
+    brackets_are_control = False
     takes_min_tokens = False
 
     def __init__(self, pieces: PieceIndex) -> None:

@@ -147,6 +147,7 @@ class Prober:
             constraints=frozenset(forms),
             takes_grammars=takes_grammars,
             grammar_flag="" if takes_grammars else api.grammar_flag,
+            brackets_are_control=takes_grammars and api.brackets_are_control,
             max_logprobs=await self._max_logprobs(),
             min_tokens=api.takes_min_tokens and "min_tokens" in known,
             ignore_eos="ignore_eos" in known,

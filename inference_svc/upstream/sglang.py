@@ -49,6 +49,7 @@ class Sglang:
     )
     forms = frozenset(_FORMS)
     grammar_flag = "--grammar-backend llguidance"
+    brackets_are_control = True
     takes_min_tokens = True
 
     async def info(self, endpoint: Endpoint, model: str) -> EngineInfo:

@@ -50,6 +50,7 @@ class Vllm:
     )
     forms = frozenset(OutputFormatKind)
     grammar_flag = '--structured-outputs-config \'{"backend": "guidance"}\''
+    brackets_are_control = True
     takes_min_tokens = True
 
     async def info(self, endpoint: Endpoint, model: str) -> EngineInfo:
