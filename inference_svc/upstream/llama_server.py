@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
+import orjson
+
 from inference_svc.engine.constraint import Constraint, OutputFormatKind
 from inference_svc.engine.sampling_params import (
     LLAMA_CPP_ORDER,
@@ -219,7 +221,7 @@ def _constraint(constraint: Constraint, takes_grammars: bool) -> dict[str, Any]:
     if takes_grammars or form is None:
         return {"grammar": f"%llguidance {{}}\n{single_lark(constraint.grammar)}"}
     if form.kind is OutputFormatKind.JSON_SCHEMA:
-        return {"json_schema": json.loads(form.text)}
+        return {"json_schema": orjson.Fragment(form.text)}
     if form.kind is OutputFormatKind.CHOICES:
         return {"grammar": gbnf_choices(json.loads(form.text))}
     return {"grammar": form.text}
@@ -238,9 +240,8 @@ class _Reader:
         if event.get("stop") is True:
             kind = event.get("stop_type")
             return Chunk((), (), True, kind == "limit")
-        if (progress := event.get("prompt_progress")) is not None:
-            cached = members(progress, "the progress").get("cache")
-            return Chunk(cached_tokens=cached if type(cached) is int else 0)
+        if event.get("prompt_progress") is not None:
+            return Chunk()  # its cache is of all projects, so what was in it is not told
         tokens = token_ids(event.get("tokens"))
         content = event.get("content")
         if not isinstance(content, str):

@@ -58,8 +58,7 @@ async def test_text_and_tokens_are_those_of_the_engine(kind: str) -> None:
     assert (finished.reason, finished.stop_token) == (FinishReason.STOP, END)
     assert finished.num_output_tokens == len(REPLY)
     started = next(each for each in events if isinstance(each, Started))
-    cached = 3 if kind == "llama_server" else 0
-    assert (started.slot, started.cached_tokens, started.source) == (0, cached, CacheSource.NONE)
+    assert (started.slot, started.cached_tokens, started.source) == (0, 0, CacheSource.NONE)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -115,6 +114,28 @@ async def test_resumed_tokens_are_sent_and_not_emitted_again(kind: str) -> None:
     assert engine.bodies[0]["prompt"] == [*PROMPT, *REPLY[:4]]
     assert tokens_of(events) == list(REPLY[4:])
     assert end_of(events).num_output_tokens == len(REPLY)
+
+
+@pytest.mark.parametrize(("kind", "field"), [("vllm", "cache_salt"), ("sglang", "extra_key")])
+async def test_prefixes_in_the_engine_are_of_one_cache_key(kind: str, field: str) -> None:
+    engine = ByteEngine(REPLY, kind)
+    async with connected(engine) as client:
+        for number, key in enumerate((b"a", b"b", b"a", b"")):
+            await client.run(byte_request(number, cache_key=key))
+    first, other, again, unset = (body.get(field) for body in engine.bodies)
+    assert first == again
+    assert unset is None
+    assert None not in (first, other)
+    assert first != other
+
+
+async def test_what_llama_server_has_cached_of_others_is_not_told() -> None:
+    """It has no salts: the number would tell what other projects have sent."""
+    engine = ByteEngine(REPLY)
+    async with connected(engine) as client:
+        events = await client.run(byte_request())
+    (started,) = (each for each in events if isinstance(each, Started))
+    assert started.cached_tokens == 0
 
 
 async def test_resumed_tokens_that_end_the_text_ask_no_engine() -> None:
