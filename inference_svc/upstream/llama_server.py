@@ -231,7 +231,7 @@ class _Reader:
     def __init__(self, pieces: PieceIndex, top_logprobs: int | None) -> None:
         self._pieces = pieces
         self._top_logprobs = top_logprobs
-        self._num_seen = 0
+        self._num_written = 0
 
     def read(self, data: bytes) -> Chunk:
         event = members(parse_json(data), "an event")
@@ -246,8 +246,13 @@ class _Reader:
         content = event.get("content")
         if not isinstance(content, str):
             raise AnswerInvalid("an event has no content")
+        count = event.get("tokens_predicted")
         if tokens:
-            tokens = self._pieces.with_missing(tokens, content.encode("utf-8", "surrogatepass"))
+            text = content.encode("utf-8", "surrogatepass")
+            added = count - self._num_written if type(count) is int else None
+            tokens = self._pieces.with_missing(tokens, text, added)
+        if type(count) is int:
+            self._num_written = count
         if self._top_logprobs is None:
             return Chunk(tokens)
         return Chunk(tokens, _logprobs(event, tokens, self._top_logprobs))

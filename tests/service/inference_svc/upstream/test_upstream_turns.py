@@ -180,6 +180,19 @@ async def test_requests_beyond_the_slots_wait_for_their_turn() -> None:
     assert [each.num_output_tokens for each in ends] == [len(REPLY)] * 3
 
 
+async def test_the_concurrency_is_that_of_each_url() -> None:
+    hold = asyncio.Event()
+    engines = [ByteEngine(REPLY, attempts=[Attempt(hold=hold, held_after=1)] * 2) for _ in range(2)]
+    async with connected(*engines, concurrency=1) as client:
+        for number in range(3):
+            client.send(Submit(byte_request(number)))
+        await client.wait_for(lambda: sum(isinstance(each, Started) for each in client.events) == 2)
+        assert [len(engine.bodies) for engine in engines] == [1, 1]
+        hold.set()
+        for number in range(3):
+            await client.end_of(number)
+
+
 async def test_deadlines_end_waiting_and_running_requests() -> None:
     engine = ByteEngine(REPLY, attempts=[Attempt(hold=asyncio.Event(), held_after=3)], slots=1)
     async with connected(engine) as client:
