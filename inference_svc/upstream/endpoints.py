@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from inference_svc.engine_client.features import Features
 from inference_svc.upstream.endpoint import Endpoint, EndpointState
 from inference_svc.upstream.engine_api import EngineApi, EngineInfo
-from inference_svc.upstream.faults import EngineFault, EngineUnusable
+from inference_svc.upstream.faults import EngineFault, EngineLost, EngineUnusable, RequestRefused
 from inference_svc.upstream.llama_server import LlamaServer
 from inference_svc.upstream.pieces import PieceIndex, VocabularyPieces
 from inference_svc.upstream.probe import (
@@ -75,7 +75,7 @@ class Endpoints:
         self._pin = pin
         self._on_change = on_change
         self._on_unusable = on_unusable
-        self._endpoints = [Endpoint(target, url) for url in target.urls]
+        self._endpoints = [Endpoint(target, url, self._verify) for url in target.urls]
         self._probes: dict[str, asyncio.Task[None]] = {}
         self._apis: tuple[EngineApi, ...] | None = None
         self._is_stopped = False
@@ -122,13 +122,14 @@ class Endpoints:
                 task = asyncio.get_running_loop().create_task(self._probe(each))
                 self._probes[each.url] = task
 
-    async def verify(self, endpoint: Endpoint) -> None:
-        """Make sure that the engine is still the one that was probed: a connection that stayed open
-        leads to the same process, and a new one is made only after asking it. Raises `EngineFault`.
-        """
+    async def _verify(self, endpoint: Endpoint) -> None:
+        """Make sure that the engine is still the one that was probed. Raises `EngineFault`."""
         probed = self.probed
-        if probed is not None and not endpoint.has_idle:
-            info = await probed.api.info(endpoint, self._target.model)
+        if probed is not None:
+            try:
+                info = await probed.api.info(endpoint, self._target.model)
+            except RequestRefused as fault:
+                raise EngineLost(f"it is another engine: {fault}") from None
             self._pin.check_model(probed.api.name, info)
 
     def stop(self) -> None:

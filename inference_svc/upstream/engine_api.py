@@ -134,5 +134,5 @@ def raise_error(error: Any) -> NoReturn:
     if code in (429, 503):
         raise EngineOverloaded(problem, 1.0)
     if isinstance(code, int) and 400 <= code < 500:
-        raise RequestRefused(problem)
+        raise RequestRefused(problem, code)
     raise EngineLost(problem)
