@@ -186,9 +186,13 @@ class Endpoint:
         lines = [f"{method} {self._prefix}{path} HTTP/1.1", self._headers]
         if self._target.key_file is not None:
             try:
-                key = self._target.key_file.read_text().strip()
+                key = self._target.key_file.read_bytes().strip().decode("ascii")
             except OSError as problem:
                 raise EngineLost(f"its key file cannot be read: {problem}") from None
+            except UnicodeDecodeError:
+                raise EngineUnusable("its key file has bytes that are not ASCII") from None
+            if not key.isprintable():
+                raise EngineUnusable("its key file has control characters in the key")
             lines.append(f"Authorization: Bearer {key}")
         data = b""
         if body is not None:

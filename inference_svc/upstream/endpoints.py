@@ -13,7 +13,12 @@ from typing import Any, Final, NamedTuple
 from inference_svc.engine_client.features import Features
 from inference_svc.upstream.endpoint import Endpoint, EndpointState
 from inference_svc.upstream.engine_api import EngineApi, EngineInfo
-from inference_svc.upstream.faults import EngineFault, EngineLost, EngineUnusable, RequestRefused
+from inference_svc.upstream.faults import (
+    AnswerInvalid,
+    EngineFault,
+    EngineLost,
+    RequestRefused,
+)
 from inference_svc.upstream.llama_server import LlamaServer
 from inference_svc.upstream.pieces import PieceIndex, VocabularyPieces
 from inference_svc.upstream.probe import (
@@ -56,8 +61,8 @@ class Probed(NamedTuple):
 class Endpoints:
     """The URLs. `probed` is what the first of them that answered serves.
 
-    `on_change` is called when one is up, or is no longer. `on_unusable` is called with the problem
-    if one can never be used, as long as none was.
+    `on_change` is called when one is up, or is no longer. `on_unusable` is called with the problems
+    if none can ever be used, as long as none was.
     """
 
     def __init__(
@@ -146,29 +151,33 @@ class Endpoints:
         await asyncio.gather(*self._probes.values(), return_exceptions=True)
 
     async def _probe(self, endpoint: Endpoint) -> None:
-        unusable = None
         try:
             await self._examine(endpoint)
             endpoint.mark_up()
         except EngineFault as fault:
-            endpoint.mark_failed(fault, time.monotonic())
-            endpoint.is_lost = True
-            if isinstance(fault, EngineUnusable) and self._pin.identity is None:
-                unusable = f"{endpoint.url}: {fault}"
-            log.warning(
-                "the engine %s cannot be used: %s",
-                endpoint.url,
-                fault,
-                extra={"fields": {"model": self._target.name}},
-            )
+            self._on_probe_failed(endpoint, fault)
+        except Exception as defect:  # of ours, at an answer that nobody thought of
+            log.exception("the probe of the engine %s failed", endpoint.url)
+            self._on_probe_failed(endpoint, AnswerInvalid(f"it cannot be probed: {defect!r}"))
         finally:
             self._probes.pop(endpoint.url, None)
         if self._is_stopped:
             return
-        if unusable is not None:
-            self._on_unusable(unusable)
+        refused = [each for each in self._endpoints if each.state is EndpointState.REFUSED]
+        if self._pin.identity is None and len(refused) == len(self._endpoints):
+            self._on_unusable("; ".join(f"{each.url}: {each.problem}" for each in refused))
         else:
             self._on_change()
+
+    def _on_probe_failed(self, endpoint: Endpoint, fault: EngineFault) -> None:
+        endpoint.mark_failed(fault, time.monotonic())
+        endpoint.is_lost = True
+        log.warning(
+            "the engine %s cannot be used: %s",
+            endpoint.url,
+            fault,
+            extra={"fields": {"model": self._target.name}},
+        )
 
     async def _examine(self, endpoint: Endpoint) -> None:
         """Find out what is behind a URL, and whether it is what is behind the others."""
