@@ -329,7 +329,6 @@ class UpstreamConnection:
     async def _serve(self, turn: Turn, endpoint: Endpoint) -> None:
         fault = None
         try:
-            await self._endpoints.verify(endpoint)
             await turn.run(endpoint)
             endpoint.mark_served()
         except EngineFault as problem:
@@ -376,7 +375,7 @@ class UpstreamConnection:
         """The error with which a sequence ends; None if it goes on elsewhere."""
         request = turn.sequence.request
         if isinstance(fault, RequestRefused):
-            if request.constraint is not None:
+            if request.constraint is not None and fault.may_be_content:
                 problem = "the engine does not accept it"
                 return GrammarInvalid(field=request.constraint.field, problem=problem)
             return DecodeFailed(request_id=request.request_id)

@@ -7,13 +7,19 @@ pauses that grow: a circuit breaker whose trial is a probe.
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from inference_svc.engine_client.features import Features
 from inference_svc.upstream.endpoint import Endpoint, EndpointState
 from inference_svc.upstream.engine_api import EngineApi, EngineInfo
-from inference_svc.upstream.faults import EngineFault, EngineUnusable
+from inference_svc.upstream.faults import (
+    AnswerInvalid,
+    EngineFault,
+    EngineLost,
+    EngineUnusable,
+    RequestRefused,
+)
 from inference_svc.upstream.llama_server import LlamaServer
 from inference_svc.upstream.pieces import PieceIndex, VocabularyPieces
 from inference_svc.upstream.probe import (
@@ -31,6 +37,8 @@ log = logging.getLogger(__name__)
 _DEFAULT_SLOTS: Final = 16
 """Requests that an engine gets at once if it does not tell its slots."""
 _DEFAULT_CONTEXT: Final = 4096
+_MAX_WAIT_S: Final = 5.0
+"""How long the first URL that can be used waits for what the others honour."""
 
 
 class EndpointStatus(NamedTuple):
@@ -43,7 +51,7 @@ class EndpointStatus(NamedTuple):
 
 
 class Probed(NamedTuple):
-    """What was found behind the URLs."""
+    """What was found behind a URL; or what all of them have, with the average of their slots."""
 
     api: EngineApi
     info: EngineInfo
@@ -54,10 +62,11 @@ class Probed(NamedTuple):
 
 
 class Endpoints:
-    """The URLs. `probed` is what the first of them that answered serves.
+    """The URLs. `probed` is what those have in common that could be used when the first probes
+    ended; one that has less afterwards gets no requests.
 
-    `on_change` is called when one is up, or is no longer. `on_unusable` is called with the problem
-    if one can never be used, as long as none was.
+    `on_change` is called when one is up, or is no longer. `on_unusable` is called with the problems
+    if none can ever be used, as long as none was.
     """
 
     def __init__(
@@ -75,9 +84,12 @@ class Endpoints:
         self._pin = pin
         self._on_change = on_change
         self._on_unusable = on_unusable
-        self._endpoints = [Endpoint(target, url) for url in target.urls]
+        self._endpoints = [Endpoint(target, url, self._verify) for url in target.urls]
         self._probes: dict[str, asyncio.Task[None]] = {}
         self._apis: tuple[EngineApi, ...] | None = None
+        self._found: dict[str, Probed] = {}
+        self._found_at = 0.0
+        self._asked: set[str] = set()
         self._is_stopped = False
 
     @property
@@ -102,8 +114,7 @@ class Endpoints:
         """The least busy URL that may get a request, if any."""
         if self.probed is None:
             return None
-        slots = self.probed.slots
-        free = [each for each in self._endpoints if each.can_start(slots, now)]
+        free = [each for each in self._endpoints if each.can_start(now)]
         return min(free, key=lambda each: each.num_running, default=None)
 
     def on_failed(self, endpoint: Endpoint, fault: EngineFault) -> None:
@@ -121,15 +132,30 @@ class Endpoints:
             if is_due and each.url not in self._probes and not self._is_stopped:
                 task = asyncio.get_running_loop().create_task(self._probe(each))
                 self._probes[each.url] = task
+        if self._begin(now):
+            self._on_change()
 
-    async def verify(self, endpoint: Endpoint) -> None:
-        """Make sure that the engine is still the one that was probed: a connection that stayed open
-        leads to the same process, and a new one is made only after asking it. Raises `EngineFault`.
-        """
+    def _begin(self, now: float) -> bool:
+        """Settle what is served, once each URL was asked or the first one has waited."""
+        has_asked = all(each.url in self._asked for each in self._endpoints)
+        has_waited = has_asked or now - self._found_at >= _MAX_WAIT_S
+        if self.probed is not None or not self._found or not has_waited:
+            return False
+        self.probed = _common([*self._found.values()])
+        return True
+
+    async def _verify(self, endpoint: Endpoint) -> None:
+        """Make sure that the engine is still the one that was probed. Raises `EngineFault`."""
         probed = self.probed
-        if probed is not None and not endpoint.has_idle:
-            info = await probed.api.info(endpoint, self._target.model)
+        if probed is not None:
+            try:
+                info = await probed.api.info(endpoint, self._target.model)
+            except RequestRefused as fault:
+                raise EngineLost(f"it is another engine: {fault}") from None
             self._pin.check_model(probed.api.name, info)
+            found = self._found.get(endpoint.url)
+            if found is not None and found.info != info:
+                raise EngineLost("it was started again with another version or other limits")
 
     def stop(self) -> None:
         """Close all connections, and probe no more."""
@@ -145,51 +171,100 @@ class Endpoints:
         await asyncio.gather(*self._probes.values(), return_exceptions=True)
 
     async def _probe(self, endpoint: Endpoint) -> None:
-        unusable = None
         try:
             await self._examine(endpoint)
             endpoint.mark_up()
         except EngineFault as fault:
-            endpoint.mark_failed(fault, time.monotonic())
-            endpoint.is_lost = True
-            if isinstance(fault, EngineUnusable) and self._pin.identity is None:
-                unusable = f"{endpoint.url}: {fault}"
-            log.warning(
-                "the engine %s cannot be used: %s",
-                endpoint.url,
-                fault,
-                extra={"fields": {"model": self._target.name}},
-            )
+            self._on_probe_failed(endpoint, fault)
+        except Exception as defect:  # of ours, at an answer that nobody thought of
+            log.exception("the probe of the engine %s failed", endpoint.url)
+            self._on_probe_failed(endpoint, AnswerInvalid(f"it cannot be probed: {defect!r}"))
         finally:
             self._probes.pop(endpoint.url, None)
+            self._asked.add(endpoint.url)
         if self._is_stopped:
             return
-        if unusable is not None:
-            self._on_unusable(unusable)
+        refused = [each for each in self._endpoints if each.state is EndpointState.REFUSED]
+        if self._pin.identity is None and len(refused) == len(self._endpoints):
+            self._on_unusable("; ".join(f"{each.url}: {each.problem}" for each in refused))
         else:
+            self._begin(time.monotonic())
             self._on_change()
 
+    def _on_probe_failed(self, endpoint: Endpoint, fault: EngineFault) -> None:
+        endpoint.mark_failed(fault, time.monotonic())
+        endpoint.is_lost = True
+        log.warning(
+            "the engine %s cannot be used: %s",
+            endpoint.url,
+            fault,
+            extra={"fields": {"model": self._target.name}},
+        )
+
     async def _examine(self, endpoint: Endpoint) -> None:
-        """Find out what is behind a URL, and whether it is what is behind the others."""
+        """Find out what is behind a URL, and whether it is what is behind the others. What it
+        honours is probed again only when it tells other facts of itself."""
         target = self._target
         if self._apis is None:
             self._apis = await asyncio.to_thread(_apis, self._vocabulary, target.kind)
         api = await detect(endpoint, self._apis, target.model)
         info = await api.info(endpoint, target.model)
         digest = await check_vocabulary(endpoint, api, info.model, self._vocabulary)
-        features = None
-        if self.probed is None:
-            features = await Prober(endpoint, api, info, self._vocabulary).features()
-        self._pin.check(Identity(api.name, info.model, info.revision, digest))
-        if self.probed is None and features is not None:
-            self.probed = Probed(
+        found = self._found.get(endpoint.url)
+        if found is None or found.info != info:
+            self._found.pop(endpoint.url, None)
+            found = Probed(
                 api,
                 info,
-                features,
+                await Prober(endpoint, api, info, self._vocabulary).features(),
                 target.concurrency or info.slots or _DEFAULT_SLOTS,
                 target.context_tokens or info.context_tokens or _DEFAULT_CONTEXT,
                 VocabularyPieces(self._vocabulary),
             )
+        self._pin.check(Identity(api.name, info.model, info.revision, digest))
+        if self.probed is not None and (lacking := _lacking(self.probed, found)):
+            raise EngineUnusable(f"it has less than the others of this name: {', '.join(lacking)}")
+        if not self._found:
+            self._found_at = time.monotonic()
+        self._found[endpoint.url] = found
+        endpoint.slots = found.slots
+
+
+def _common(found: Sequence[Probed]) -> Probed:
+    """What each of them has."""
+    first, features = found[0], [each.features for each in found]
+    takes_grammars = all(each.takes_grammars for each in features)
+    counts = [each.max_logprobs for each in features]
+    told = [each for each in counts if each is not None]
+    return first._replace(
+        features=Features(
+            engine=" and ".join(dict.fromkeys(each.engine for each in features)),
+            sampling=frozenset.intersection(*(each.sampling for each in features)),
+            constraints=frozenset.intersection(*(each.constraints for each in features)),
+            takes_grammars=takes_grammars,
+            grammar_flag="" if takes_grammars else first.api.grammar_flag,
+            brackets_are_control=takes_grammars and first.api.brackets_are_control,
+            max_logprobs=min(told) if len(told) == len(counts) else None,
+            min_tokens=all(each.min_tokens for each in features),
+            ignore_eos=all(each.ignore_eos for each in features),
+        ),
+        slots=max(round(sum(each.slots for each in found) / len(found)), 1),
+        context_tokens=min(each.context_tokens for each in found),
+    )
+
+
+def _lacking(served: Probed, found: Probed) -> list[str]:
+    """The names of what is served, but would not be honoured."""
+    both = _common([served, found])
+    ours, left = served.features, both.features
+    missing = sorted(ours.sampling - left.sampling)
+    missing += sorted(each.value for each in ours.constraints - left.constraints)
+    for name in ("takes_grammars", "max_logprobs", "min_tokens", "ignore_eos"):
+        if getattr(ours, name) != getattr(left, name):
+            missing.append(name)
+    if both.context_tokens < served.context_tokens:
+        missing.append(f"a context of {served.context_tokens} tokens ({both.context_tokens})")
+    return missing
 
 
 def _apis(vocabulary: UpstreamVocabulary, kind: str) -> tuple[EngineApi, ...]:
