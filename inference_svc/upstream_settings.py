@@ -58,8 +58,8 @@ class UpstreamSettings(SettingsGroup):
     headers: Mapping[str, SecretStr] = Field({})
     """Headers of each request to the engine, besides those that HTTP needs."""
     concurrency: int | None = Field(None, ge=1, le=4096)
-    """Sequences that the engine gets at once, of all its URLs; others wait in the queue here.
-    Unset: what the engine says, else 16 a URL."""
+    """Sequences that the engine at each URL gets at once; others wait in the queue here. Unset:
+    what the engine says, else 16."""
     context_tokens: int | None = Field(None, ge=256)
     """Context of one sequence, prompt and output. Unset: what the engine says."""
     connect_timeout_s: float = Field(5.0, gt=0, le=600)

@@ -12,8 +12,8 @@ from inference_svc.engine.request import SequenceRequest
 from inference_svc.upstream.endpoint import Endpoint
 from inference_svc.upstream.faults import (
     AnswerInvalid,
-    EngineLost,
     EngineOverloaded,
+    RequestFailed,
     RequestRefused,
     excerpt,
 )
@@ -135,4 +135,4 @@ def raise_error(error: Any) -> NoReturn:
         raise EngineOverloaded(problem, 1.0)
     if isinstance(code, int) and 400 <= code < 500:
         raise RequestRefused(problem)
-    raise EngineLost(problem)
+    raise RequestFailed(problem)
