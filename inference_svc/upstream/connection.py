@@ -322,13 +322,9 @@ class UpstreamConnection:
         used = {self._turns[other].slot for other in self._tasks}
         turn.slot = next(slot for slot in range(len(used) + 1) if slot not in used)
         endpoint.num_running += 1
-        task = self._loop.create_task(self._serve(turn, endpoint))
+        task = self._loop.create_task(turn.run(endpoint))
         task.add_done_callback(lambda done: self._on_done(turn, endpoint, done))
         self._tasks[sequence_id] = task
-
-    async def _serve(self, turn: Turn, endpoint: Endpoint) -> None:
-        await self._endpoints.verify(endpoint)
-        await turn.run(endpoint)
 
     def _on_done(self, turn: Turn, endpoint: Endpoint, task: asyncio.Task[None]) -> None:
         """Free the slot of a request, even if it was cancelled before its task began to run."""

@@ -7,7 +7,7 @@ of a request reaches another URL than the configured one.
 import asyncio
 import enum
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -37,7 +37,6 @@ _RETRY_AFTER_S: Final = 1.0
 _MAX_RETRY_AFTER_S: Final = 60.0
 _FIRST_PAUSE_S: Final = 0.5
 _MAX_PAUSE_S: Final = 30.0
-_REFUSED: Final = frozenset({400, 404, 405, 413, 422, 501})
 
 OnData = Callable[[bytes], bool]
 """Gets the data of an event; returns whether no more is wanted."""
@@ -54,10 +53,14 @@ class EndpointState(enum.Enum):
 
 class Endpoint:
     """One URL. `num_running` are the requests in flight, `problem` is why it is not up since
-    `down_at`; `is_lost`: the last probe failed, by more than overload."""
+    `down_at`; `is_lost`: the last probe failed, by more than overload. `verify` asks what the
+    engine is, at each new connection for a stream."""
 
-    def __init__(self, target: UpstreamTarget, url: str) -> None:
+    def __init__(
+        self, target: UpstreamTarget, url: str, verify: "Callable[[Endpoint], Awaitable[None]]"
+    ) -> None:
         self.url = url
+        self._verify = verify
         self.state = EndpointState.DOWN
         self.problem = "not asked yet"
         self.is_lost = False
@@ -116,11 +119,6 @@ class Endpoint:
         is_free = self.num_running < slots and self.rest_until <= now
         return self.state is EndpointState.UP and is_free
 
-    @property
-    def has_idle(self) -> bool:
-        """Whether a connection has stayed open since the last request."""
-        return any(not each.is_closed for each in self._idle)
-
     def close(self) -> None:
         """Close all connections."""
         for connection in list(self._open):
@@ -150,21 +148,16 @@ class Endpoint:
     ) -> None:
         """Send a request whose answer is server-sent events; `on_data` gets the data of each.
 
-        `on_open` gets the connection, for pauses. Raises `EngineFault`, and what `on_data` raises.
+        `on_open` gets the connection, to pause it and to touch it with each token. Raises
+        `EngineFault`, and what `on_data` raises.
         """
-        reader = _EventReader(on_data)
-
-        def opened(connection: HttpConnection) -> None:
-            reader.touch = connection.touch
-            on_open(connection)
-
-        target = self._target
+        reader, target = _EventReader(on_data), self._target
         await self._exchange(
             "POST",
             path,
             body,
             reader,
-            opened,
+            on_open,
             target.first_token_timeout_s,
             target.token_timeout_s,
         )
@@ -183,12 +176,16 @@ class Endpoint:
         request = self._request(method, path, body)
         while True:
             connection, is_reused = await self._connect()
+            if not is_reused and reader.must_be_ours:
+                self._release(connection)
+                await self._verify(self)  # takes this connection, and gives it back if it can
+                connection, _ = await self._connect()
             on_open(connection)
             try:
                 await connection.exchange(request, reader, first_s=first_s, between_s=between_s)
             except EngineLost:
                 # The server may close an idle connection while the request is on its way.
-                if is_reused and not connection.has_answered:
+                if is_reused and connection.is_cut and not connection.has_answered:
                     continue
                 raise
             finally:
@@ -199,9 +196,13 @@ class Endpoint:
         lines = [f"{method} {self._prefix}{path} HTTP/1.1", self._headers]
         if self._target.key_file is not None:
             try:
-                key = self._target.key_file.read_text().strip()
+                key = self._target.key_file.read_bytes().strip().decode("ascii")
             except OSError as problem:
                 raise EngineLost(f"its key file cannot be read: {problem}") from None
+            except UnicodeDecodeError:
+                raise EngineUnusable("its key file has bytes that are not ASCII") from None
+            if not key.isprintable():
+                raise EngineUnusable("its key file has control characters in the key")
             lines.append(f"Authorization: Bearer {key}")
         data = b""
         if body is not None:
@@ -259,7 +260,10 @@ def _changed_at(path: Path) -> int:
 class _Reader:
     """Reads the head; a status that is an error raises the fault once the body is read."""
 
-    media_type = b"application/json"
+    must_be_ours = False
+    """Whether the request may only go to the engine that was probed."""
+    refused = frozenset({400, 404, 405, 413, 422, 501})
+    """The statuses that are for the request, and not for the engine."""
 
     def __init__(self) -> None:
         self._status = 0
@@ -290,8 +294,8 @@ class _Reader:
             raise EngineOverloaded(problem, _retry_after(self._headers.get(b"retry-after", b"")))
         if status in (401, 403):
             raise EngineUnusable(problem)
-        if status in _REFUSED:
-            raise RequestRefused(problem)
+        if status in self.refused:
+            raise RequestRefused(problem, status)
         if status == 500:
             raise RequestFailed(problem)
         raise EngineLost(problem) if status >= 500 else AnswerInvalid(problem)
@@ -326,9 +330,11 @@ class _JsonReader(_Reader):
 class _EventReader(_Reader):
     """Splits server-sent events into their data; an event is one line of data."""
 
+    must_be_ours = True
+    refused = frozenset({400, 413, 422})  # without the route it is another engine
+
     def __init__(self, on_data: OnData) -> None:
         super().__init__()
-        self.touch: Callable[[], None] = lambda: None
         self._on_data = on_data
         self._rest = b""
 
@@ -344,12 +350,7 @@ class _EventReader(_Reader):
         *lines, self._rest = data.split(b"\n")
         if len(self._rest) > _MAX_LINE_BYTES:
             raise AnswerInvalid(f"a line of its answer has more than {_MAX_LINE_BYTES} bytes")
-        for line in lines:
-            if line.startswith(b"data:"):
-                self.touch()
-                if self._on_data(line[5:].strip()):
-                    return True
-        return False
+        return any(line.startswith(b"data:") and self._on_data(line[5:].strip()) for line in lines)
 
 
 def parse_json(data: bytes) -> Any:

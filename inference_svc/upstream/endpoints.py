@@ -15,11 +15,12 @@ from inference_svc.upstream.endpoint import Endpoint, EndpointState
 from inference_svc.upstream.engine_api import EngineApi, EngineInfo
 from inference_svc.upstream.faults import (
     MAX_OVERLOAD_S,
+    AnswerInvalid,
     EngineFault,
     EngineLost,
     EngineOverloaded,
-    EngineUnusable,
     RequestFailed,
+    RequestRefused,
 )
 from inference_svc.upstream.llama_server import LlamaServer
 from inference_svc.upstream.pieces import PieceIndex, VocabularyPieces
@@ -63,8 +64,8 @@ class Probed(NamedTuple):
 class Endpoints:
     """The URLs. `probed` is what the first of them that answered serves.
 
-    `on_change` is called when one is up, or is no longer. `on_unusable` is called with the problem
-    if one can never be used, as long as none was.
+    `on_change` is called when one is up, or is no longer. `on_unusable` is called with the problems
+    if none can ever be used, as long as none was.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class Endpoints:
         self._pin = pin
         self._on_change = on_change
         self._on_unusable = on_unusable
-        self._endpoints = [Endpoint(target, url) for url in target.urls]
+        self._endpoints = [Endpoint(target, url, self._verify) for url in target.urls]
         self._probes: dict[str, asyncio.Task[None]] = {}
         self._apis: tuple[EngineApi, ...] | None = None
         self._is_stopped = False
@@ -156,13 +157,14 @@ class Endpoints:
             task = asyncio.get_running_loop().create_task(self._probe(endpoint))
             self._probes[endpoint.url] = task
 
-    async def verify(self, endpoint: Endpoint) -> None:
-        """Make sure that the engine is still the one that was probed: a connection that stayed open
-        leads to the same process, and a new one is made only after asking it. Raises `EngineFault`.
-        """
+    async def _verify(self, endpoint: Endpoint) -> None:
+        """Make sure that the engine is still the one that was probed. Raises `EngineFault`."""
         probed = self.probed
-        if probed is not None and not endpoint.has_idle:
-            info = await probed.api.info(endpoint, self._target.model)
+        if probed is not None:
+            try:
+                info = await probed.api.info(endpoint, self._target.model)
+            except RequestRefused as fault:
+                raise EngineLost(f"it is another engine: {fault}") from None
             self._pin.check_model(probed.api.name, info)
 
     def stop(self) -> None:
@@ -179,31 +181,37 @@ class Endpoints:
         await asyncio.gather(*self._probes.values(), return_exceptions=True)
 
     async def _probe(self, endpoint: Endpoint) -> None:
-        unusable, began_at = None, time.monotonic()
+        began_at = time.monotonic()
         try:
             await self._examine(endpoint)
             if endpoint.down_at <= began_at:  # else it has failed meanwhile, and is probed again
                 endpoint.mark_up()
         except EngineFault as fault:
-            endpoint.mark_failed(fault, time.monotonic())
-            has_time = time.monotonic() - endpoint.down_at < MAX_OVERLOAD_S
-            endpoint.is_lost = not (isinstance(fault, EngineOverloaded) and has_time)
-            if isinstance(fault, EngineUnusable) and self._pin.identity is None:
-                unusable = f"{endpoint.url}: {fault}"
-            log.warning(
-                "the engine %s cannot be used: %s",
-                endpoint.url,
-                fault,
-                extra={"fields": {"model": self._target.name}},
-            )
+            self._on_probe_failed(endpoint, fault)
+        except Exception as defect:  # of ours, at an answer that nobody thought of
+            log.exception("the probe of the engine %s failed", endpoint.url)
+            self._on_probe_failed(endpoint, AnswerInvalid(f"it cannot be probed: {defect!r}"))
         finally:
             self._probes.pop(endpoint.url, None)
         if self._is_stopped:
             return
-        if unusable is not None:
-            self._on_unusable(unusable)
+        refused = [each for each in self._endpoints if each.state is EndpointState.REFUSED]
+        if self._pin.identity is None and len(refused) == len(self._endpoints):
+            self._on_unusable("; ".join(f"{each.url}: {each.problem}" for each in refused))
         else:
             self._on_change()
+
+    def _on_probe_failed(self, endpoint: Endpoint, fault: EngineFault) -> None:
+        now = time.monotonic()
+        endpoint.mark_failed(fault, now)
+        has_time = now - endpoint.down_at < MAX_OVERLOAD_S
+        endpoint.is_lost = not (isinstance(fault, EngineOverloaded) and has_time)
+        log.warning(
+            "the engine %s cannot be used: %s",
+            endpoint.url,
+            fault,
+            extra={"fields": {"model": self._target.name}},
+        )
 
     async def _examine(self, endpoint: Endpoint) -> None:
         """Find out what is behind a URL, and whether it is what is behind the others."""

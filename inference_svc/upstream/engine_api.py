@@ -12,6 +12,7 @@ from inference_svc.engine.request import SequenceRequest
 from inference_svc.upstream.endpoint import Endpoint
 from inference_svc.upstream.faults import (
     AnswerInvalid,
+    EngineLost,
     EngineOverloaded,
     RequestFailed,
     RequestRefused,
@@ -122,6 +123,16 @@ def members(value: Any, what: str) -> dict[str, Any]:
     return value
 
 
+def listed_models(value: Any) -> list[dict[str, Any]]:
+    """Check the answer of `/v1/models`. Raises `EngineLost` if it lists none, as while it loads."""
+    entries = members(value, "the answer of /v1/models").get("data")
+    if not isinstance(entries, list):
+        raise AnswerInvalid(f"the answer of /v1/models has no list: {excerpt(str(value))}")
+    if not entries:
+        raise EngineLost("it lists no model yet")
+    return [members(each, "a model") for each in entries]
+
+
 def positive(value: Any) -> int | None:
     """A number that an engine tells, None if it does not."""
     return value if type(value) is int and value > 0 else None
@@ -134,5 +145,5 @@ def raise_error(error: Any) -> NoReturn:
     if code in (429, 503):
         raise EngineOverloaded(problem, 1.0)
     if isinstance(code, int) and 400 <= code < 500:
-        raise RequestRefused(problem)
+        raise RequestRefused(problem, code)
     raise RequestFailed(problem)

@@ -39,7 +39,12 @@ class EngineOverloaded(EngineFault):
 
 
 class RequestRefused(EngineFault):
-    """It does not accept this request, and is healthy otherwise (400, 404, 413, 422)."""
+    """It does not accept this request, and is healthy otherwise. Only a `status` of 400 or 422 may
+    be for what the request has in it."""
+
+    def __init__(self, problem: str, status: int) -> None:
+        super().__init__(problem)
+        self.may_be_content = status in (400, 422)
 
 
 class EngineUnusable(EngineFault):

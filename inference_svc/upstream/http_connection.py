@@ -27,13 +27,12 @@ class Receiver(Protocol):
 
 
 class HttpConnection(asyncio.Protocol):
-    """A connection, with one exchange at a time. It is reusable until `is_closed`.
-
-    `on_idle_close` is called if the peer closes it between exchanges.
+    """A connection, with one exchange at a time. It is reusable until `is_closed`; `is_cut`: the
+    peer has closed it.
     """
 
     def __init__(self) -> None:
-        self.is_closed = False
+        self.is_closed = self.is_cut = False
         self.has_answered = False
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -43,7 +42,7 @@ class HttpConnection(asyncio.Protocol):
         self._headers: dict[bytes, bytes] = {}
         self._parts: list[bytes] = []
         self._num_overhead = self._num_allowed = 0
-        self._has_head = self._is_complete = False
+        self._has_head = self._is_complete = self._keeps_alive = False
         self._token_timeout_s = 0.0
         self._deadline = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -65,7 +64,7 @@ class HttpConnection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         self._receiver, self._headers, self._parts = receiver, {}, []
         self._num_overhead, self._num_allowed = 0, _HEAD_BYTES
-        self.has_answered = self._has_head = self._is_complete = False
+        self.has_answered = self._has_head = self._is_complete = self._keeps_alive = False
         self._token_timeout_s = between_s
         self._deadline = self._loop.time() + first_s
         self._timer = self._loop.call_at(self._deadline, self._check_silence)
@@ -77,12 +76,15 @@ class HttpConnection(asyncio.Protocol):
             self._timer.cancel()
             self._receiver = self._done = None
             self.set_paused(paused=False)
-            if not (self._is_complete and self._parser.should_keep_alive()):
+            if not self._keeps_alive:
                 self.close()
 
     def touch(self) -> None:
-        """Record that the engine makes progress."""
+        """Record that the engine wrote tokens."""
         self._deadline = self._loop.time() + self._token_timeout_s
+        if self._timer is not None and self._timer.when() > self._deadline:
+            self._timer.cancel()  # the time until the first one is longer
+            self._timer = self._loop.call_at(self._deadline, self._check_silence)
 
     def set_paused(self, *, paused: bool) -> None:
         """Read no more of the answer, or go on. The time of a pause is not the engine's."""
@@ -93,8 +95,7 @@ class HttpConnection(asyncio.Protocol):
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
-            if self._has_head:
-                self.touch()
+            self._deadline = max(self._deadline, self._loop.time() + self._token_timeout_s)
 
     def close(self) -> None:
         """Close the connection, which cancels the request in the engine."""
@@ -124,6 +125,7 @@ class HttpConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, problem: Exception | None) -> None:
+        self.is_cut = not self.is_closed
         self.is_closed = True
         self._end(EngineLost(f"it closed the connection{f' ({problem})' if problem else ''}"))
 
@@ -157,6 +159,10 @@ class HttpConnection(asyncio.Protocol):
 
     # --- of httptools -----------------------------------------------------------------------------
 
+    def on_message_begin(self) -> None:
+        if self._is_complete:
+            raise AnswerInvalid("it sent two answers to one request")
+
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._has_head:
             self._headers[name.lower()] = value
@@ -174,3 +180,4 @@ class HttpConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         self._is_complete = True
+        self._keeps_alive = self._parser.should_keep_alive()  # it knows no longer afterwards

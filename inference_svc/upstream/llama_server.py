@@ -27,6 +27,7 @@ from inference_svc.upstream.engine_api import (
     EngineInfo,
     Generation,
     TokenLogprob,
+    listed_models,
     members,
     positive,
     raise_error,
@@ -83,13 +84,12 @@ class LlamaServer:
     async def info(self, endpoint: Endpoint, model: str) -> EngineInfo:
         query = f"?model={quote(model, safe='')}" if model else ""
         props = members(await endpoint.call("GET", f"/props{query}"), "the answer of /props")
-        listed = members(await endpoint.call("GET", "/v1/models"), "the answer of /v1/models")
-        models = [each for each in listed.get("data") or () if isinstance(each, dict)]
+        models = listed_models(await endpoint.call("GET", "/v1/models"))
         names = [str(each.get("id", "")) for each in models]
         if model and model not in names:
             raise EngineUnusable(f"it serves no model {model!r}, but {names[:5]}")
-        chosen = models[names.index(model) if model else 0] if models else {}
-        meta = chosen.get("meta") or {}
+        chosen = models[names.index(model) if model else 0]
+        meta = members(chosen.get("meta") or {}, "the meta of its model")
         settings = members(props.get("default_generation_settings"), "its settings")
         return EngineInfo(
             version=str(props.get("build_info", "")),

@@ -84,14 +84,15 @@ class PinnedIdentity:
 
 async def detect(endpoint: Endpoint, apis: Sequence[EngineApi], model: str) -> EngineApi:
     """The kind of the engine, the first of `apis` whose routes it has. Raises `EngineFault`."""
+    problems = []
     for api in apis:
         try:
             await api.info(endpoint, model)
-        except (RequestRefused, AnswerInvalid):
+        except (RequestRefused, AnswerInvalid) as fault:
+            problems.append(f"{api.name} ({fault})")
             continue
         return api
-    names = ", ".join(each.name for each in apis)
-    raise AnswerInvalid(f"it answers as none of {names}")
+    raise AnswerInvalid(f"it answers as none of {', '.join(problems)}")
 
 
 async def check_vocabulary(

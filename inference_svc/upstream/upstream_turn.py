@@ -103,7 +103,7 @@ class Turn:
     def set_paused(self, *, paused: bool) -> None:
         """Read no more of the answer, which stops the engine once the buffers are full."""
         self.sequence.paused = paused
-        if self._connection is not None:
+        if self._connection is not None and not self.is_finished:
             self._connection.set_paused(paused=paused)
 
     def set_aside(self) -> None:
@@ -172,18 +172,26 @@ class Turn:
 
     def _read(self, data: bytes) -> bool:
         """Read an event; returns whether no more of the answer is wanted."""
-        if self.is_finished or self._reader is None:
-            return False  # the rest of an answer that has ended
+        if self._reader is None:
+            return False
         chunk = self._reader.read(data)
+        if self.is_finished:
+            return bool(chunk.tokens)  # the rest of an answer that has ended has none
         self._check(chunk)
         self._start(chunk.cached_tokens)
         if chunk.tokens:
+            if self._connection is not None:
+                self._connection.touch()
             self._append(chunk.tokens, chunk.logprobs)
             if self.is_finished or self._must_force:
-                return not chunk.is_end
+                return not (chunk.is_end or self._is_last(chunk.tokens[-1]))
         if chunk.is_end:
             self._finish(FinishReason.LENGTH if chunk.at_limit else FinishReason.STOP)
         return False
+
+    def _is_last(self, token: int) -> bool:
+        """Whether the engine ends after this token by itself."""
+        return self._num_allowed <= 0 or self._served.pieces.is_eog(token)
 
     def _check(self, chunk: Chunk) -> None:
         size = self._served.pieces.size
@@ -263,6 +271,8 @@ class Turn:
     def _finish(self, reason: FinishReason) -> None:
         sequence, served = self.sequence, self._served
         self.is_finished, now = True, time.monotonic()
+        if self._connection is not None:
+            self._connection.set_paused(paused=False)  # to read the rest, which nobody waits for
         first = sequence.first_token_at if sequence.first_token_at is not None else now
         timings = Timings(
             queue_s=sequence.started_at - sequence.arrived_at,

@@ -37,7 +37,7 @@ def judge(
     request = turn.sequence.request
     failed = DecodeFailed(request_id=request.request_id)
     if isinstance(fault, RequestRefused):
-        if request.constraint is None:
+        if request.constraint is None or not fault.may_be_content:
             return failed
         problem = "the engine does not accept it"
         return GrammarInvalid(field=request.constraint.field, problem=problem)

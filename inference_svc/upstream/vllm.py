@@ -14,6 +14,7 @@ from inference_svc.upstream.engine_api import (
     EngineInfo,
     Generation,
     TokenLogprob,
+    listed_models,
     members,
     positive,
     raise_error,
@@ -120,8 +121,7 @@ class Vllm:
 async def served_model(endpoint: Endpoint, model: str) -> dict[str, Any]:
     """The entry of a model in `/v1/models`. Raises `EngineUnusable` if it is not there, or if
     the name is empty and there are several."""
-    listed = members(await endpoint.call("GET", "/v1/models"), "the answer of /v1/models")
-    models = [each for each in listed.get("data") or () if isinstance(each, dict)]
+    models = listed_models(await endpoint.call("GET", "/v1/models"))
     names = [str(each.get("id", "")) for each in models]
     if model:
         if model not in names:

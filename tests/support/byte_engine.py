@@ -73,7 +73,7 @@ class Attempt:
 @dataclass
 class ByteEngine:
     """One engine; `bodies` are the requests for tokens that it got, `closed` how many of them were
-    closed by the client."""
+    closed by the client, and `accepted` the connections to it."""
 
     reply: Sequence[int]
     kind: str = "llama_server"
@@ -85,6 +85,7 @@ class ByteEngine:
     model: str = "bytes"
     slots: int = 4
     closed: int = 0
+    accepted: int = 0
     url: str = ""
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     closed_one: asyncio.Event = field(default_factory=asyncio.Event)
@@ -106,6 +107,7 @@ class ByteEngine:
         await asyncio.gather(*self.tasks, return_exceptions=True)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)

@@ -87,8 +87,14 @@ async def test_a_slot_is_left_to_other_projects_at_the_engines_that_are_up() -> 
 # --- overload -------------------------------------------------------------------------------------
 
 
+def idle_endpoint() -> Endpoint:
+    """One that is never asked."""
+    target = UpstreamTarget("bytes", ["http://127.0.0.1:9"])
+    return Endpoint(target, target.urls[0], lambda _: asyncio.sleep(0))
+
+
 def test_an_engine_rests_longer_each_time_until_it_serves_again() -> None:
-    endpoint = Endpoint(UpstreamTarget("bytes", ["http://127.0.0.1:9"]), "http://127.0.0.1:9")
+    endpoint = idle_endpoint()
     endpoint.mark_up()
     now, rests = 100.0, []
     for is_served in (False, False, False, False, False, False, True, False):
@@ -104,7 +110,7 @@ def test_an_engine_rests_longer_each_time_until_it_serves_again() -> None:
 
 
 def test_an_engine_rests_for_as_long_as_it_asks() -> None:
-    endpoint = Endpoint(UpstreamTarget("bytes", ["http://127.0.0.1:9"]), "http://127.0.0.1:9")
+    endpoint = idle_endpoint()
     endpoint.mark_up()
     endpoint.mark_failed(EngineOverloaded("busy", 1.0), 100.0)
     endpoint.mark_failed(EngineOverloaded("busy", 60.0), 100.5)

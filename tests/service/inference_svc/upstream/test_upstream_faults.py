@@ -296,6 +296,10 @@ CERTIFICATES = {
 }
 
 
+async def unverified(endpoint: Endpoint) -> None:
+    """Streams are not asked for here."""
+
+
 @pytest.mark.parametrize(("valid_for", "expected"), CERTIFICATES.values(), ids=CERTIFICATES)
 async def test_the_certificate_of_an_engine_is_verified(
     tmp_path: Path, valid_for: timedelta, expected: str
@@ -308,7 +312,7 @@ async def test_the_certificate_of_an_engine_is_verified(
     engine = ByteEngine(REPLY)
     await engine.start(ssl=context)
     target = UpstreamTarget("bytes", [engine.url], ca_file=tmp_path / "ca.crt")
-    endpoint = Endpoint(target, engine.url)
+    endpoint = Endpoint(target, engine.url, unverified)
     try:
         await endpoint.call("GET", "/props")
         found = "up"

@@ -1,5 +1,7 @@
 """With what a request ends after faults of engines."""
 
+import asyncio
+
 from inference_svc.engine.sequence import Sequence
 from inference_svc.upstream.endpoint import Endpoint
 from inference_svc.upstream.faults import (
@@ -27,7 +29,7 @@ def verdicts(*faults: tuple[EngineFault, float]) -> list[DomainError | None]:
     pieces = VocabularyPieces(ByteVocabulary())
     served = ServedModel(Vllm(), "m", 512, False, pieces, lambda _: None, lambda _: None)
     turn = Turn(Sequence(byte_request(request_id="r"), arrived_at=0.0), served)
-    endpoint = Endpoint(UpstreamTarget("bytes", [URL]), URL)
+    endpoint = Endpoint(UpstreamTarget("bytes", [URL]), URL, lambda _: asyncio.sleep(0))
     return [judge(turn, endpoint, fault, now, "bytes") for fault, now in faults]
 
 

@@ -1,0 +1,126 @@
+"""What the probes of the URLs of an upstream find, and what follows for the model."""
+
+import asyncio
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inference_svc.engine_client.process import StartFailed
+from inference_svc.upstream.endpoint import EndpointState
+from inference_svc.upstream.endpoints import Endpoints
+from inference_svc.upstream.probe import PinnedIdentity
+from inference_svc.upstream.target import UpstreamTarget
+from tests.support.byte_engine import END, ByteEngine, ByteVocabulary, Client
+
+REPLY = (*b"one", END)
+
+
+class BrokenVocabulary(ByteVocabulary):
+    """A tokenizer with a defect."""
+
+    def tokenize(self, *args: Any, **options: Any) -> list[int]:
+        """Fail."""
+        raise ZeroDivisionError
+
+
+async def first_probe(engine: ByteEngine, vocabulary: ByteVocabulary, **options: Any) -> Endpoints:
+    """The URLs after the first probe."""
+    await engine.start()
+    done = asyncio.Event()
+    endpoints = Endpoints(
+        UpstreamTarget("bytes", [engine.url], **options),
+        vocabulary,
+        PinnedIdentity(),
+        on_change=done.set,
+        on_unusable=lambda _: done.set(),
+    )
+    endpoints.probe_due(time.monotonic())
+    async with asyncio.timeout(10):
+        await done.wait()
+    endpoints.stop()
+    await engine.stop()
+    return endpoints
+
+
+ODD_MODELS: dict[str, Any] = {
+    "a number of models": 3,
+    "numbers as models": [3],
+    "no models": [],
+    "a list of facts": [{"id": "bytes", "meta": [1]}],
+}
+
+
+@pytest.mark.parametrize("models", ODD_MODELS.values(), ids=ODD_MODELS)
+async def test_an_odd_list_of_models_is_told_and_tried_again_later(models: Any) -> None:
+    engine = ByteEngine(REPLY)
+    engine.routes["/v1/models"] = lambda: (200, {"data": models})
+    endpoints = await first_probe(engine, ByteVocabulary())
+    (endpoint,) = endpoints.status
+    assert endpoint.state is EndpointState.DOWN
+    assert "model" in endpoint.problem
+
+
+async def test_a_defect_in_a_probe_is_told_and_tried_again_after_a_pause() -> None:
+    engine = ByteEngine(REPLY)
+    endpoints = await first_probe(engine, BrokenVocabulary(), kind="llama_server")
+    (endpoint,) = endpoints.status
+    assert (endpoint.state, "ZeroDivisionError" in endpoint.problem) == (EndpointState.DOWN, True)
+
+
+KEYS = {"a byte order mark": b"\xef\xbb\xbfkey", "a line break": b"one\r\nX-Other: two"}
+
+
+@pytest.mark.parametrize("content", KEYS.values(), ids=KEYS)
+async def test_a_key_file_with_other_characters_is_refused(tmp_path: Path, content: bytes) -> None:
+    key = tmp_path / "key"
+    key.write_bytes(content)
+    engine = ByteEngine(REPLY)
+    endpoints = await first_probe(engine, ByteVocabulary(), key_file=key)
+    (endpoint,) = endpoints.status
+    assert endpoint.state is EndpointState.REFUSED
+    assert "key file" in endpoint.problem
+    assert engine.heads == []
+
+
+BAD: dict[str, tuple[int, Any]] = {
+    "that refuses the key": (401, {}),
+    "with other models": (200, {"data": [{"id": "x"}]}),
+}
+
+
+@pytest.mark.parametrize("answer", BAD.values(), ids=BAD)
+async def test_a_model_starts_though_one_of_its_urls_cannot_be_used(answer: Any) -> None:
+    bad, good = ByteEngine(REPLY, "vllm"), ByteEngine(REPLY, "vllm")
+    bad.routes["/v1/models"] = partial(tuple, answer)
+    await bad.start()
+    await good.start()
+    target = UpstreamTarget("bytes", [bad.url, good.url], kind="vllm", model="bytes")
+    client = Client(target)
+    await client.ready()
+    states = [each.state for each in client.connection.status.endpoints]
+    await client.connection.close()
+    await bad.stop()
+    await good.stop()
+    assert states == [EndpointState.REFUSED, EndpointState.UP]
+    assert client.exits == []
+
+
+async def test_a_model_fails_with_the_problems_of_all_its_urls() -> None:
+    engines = [ByteEngine(REPLY, "vllm"), ByteEngine(REPLY, "vllm")]
+    answers: list[tuple[int, Any]] = [(401, {}), (403, {})]
+    for engine, answer in zip(engines, answers, strict=True):
+        engine.routes["/version"] = partial(tuple, answer)
+        await engine.start()
+    client = Client(UpstreamTarget("bytes", [each.url for each in engines], kind="vllm"))
+    await client.wait_for(lambda: bool(client.exits))
+    await client.connection.close()
+    for engine in engines:
+        await engine.stop()
+    (failed,) = client.messages
+    assert isinstance(failed, StartFailed)
+    assert all(each.url in failed.problem for each in engines)
+    assert "status 401" in failed.problem
+    assert "status 403" in failed.problem
