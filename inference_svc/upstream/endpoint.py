@@ -52,9 +52,9 @@ class EndpointState(enum.Enum):
 
 
 class Endpoint:
-    """One URL. `num_running` are the requests in flight, `problem` is why it is not up since
-    `down_at`; `is_lost`: the last probe failed, by more than overload. `verify` asks what the
-    engine is, at each new connection for a stream."""
+    """One URL. `num_running` are the requests in flight, of at most `slots`, `problem` is why it is
+    not up since `down_at`; `is_lost`: the last probe failed, by more than overload. `verify` asks
+    what the engine is, at each new connection for a stream."""
 
     def __init__(
         self, target: UpstreamTarget, url: str, verify: "Callable[[Endpoint], Awaitable[None]]"
@@ -64,7 +64,7 @@ class Endpoint:
         self.state = EndpointState.DOWN
         self.problem = "not asked yet"
         self.is_lost = False
-        self.num_running = 0
+        self.num_running = self.slots = 0
         self.probe_at = self.rest_until = self.down_at = 0.0
         self._pause_s, self._rest_s = _FIRST_PAUSE_S, _RETRY_AFTER_S
         self._target = target
@@ -114,9 +114,9 @@ class Endpoint:
             self._rest_s = min(self._rest_s * 2, _MAX_PAUSE_S)
         self.rest_until = max(self.rest_until, now + retry_after_s)
 
-    def can_start(self, slots: int, now: float) -> bool:
+    def can_start(self, now: float) -> bool:
         """Whether it may get one more request."""
-        is_free = self.num_running < slots and self.rest_until <= now
+        is_free = self.num_running < self.slots and self.rest_until <= now
         return self.state is EndpointState.UP and is_free
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ pauses that grow: a circuit breaker whose trial is a probe.
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from inference_svc.engine_client.features import Features
@@ -19,6 +19,7 @@ from inference_svc.upstream.faults import (
     EngineFault,
     EngineLost,
     EngineOverloaded,
+    EngineUnusable,
     RequestFailed,
     RequestRefused,
 )
@@ -39,6 +40,8 @@ log = logging.getLogger(__name__)
 _DEFAULT_SLOTS: Final = 16
 """Requests that an engine gets at once if it does not tell its slots."""
 _DEFAULT_CONTEXT: Final = 4096
+_MAX_WAIT_S: Final = 5.0
+"""How long the first URL that can be used waits for what the others honour."""
 
 
 class EndpointStatus(NamedTuple):
@@ -51,7 +54,7 @@ class EndpointStatus(NamedTuple):
 
 
 class Probed(NamedTuple):
-    """What was found behind the URLs."""
+    """What was found behind a URL; or what all of them have, with the average of their slots."""
 
     api: EngineApi
     info: EngineInfo
@@ -62,7 +65,8 @@ class Probed(NamedTuple):
 
 
 class Endpoints:
-    """The URLs. `probed` is what the first of them that answered serves.
+    """The URLs. `probed` is what those have in common that could be used when the first probes
+    ended; one that has less afterwards gets no requests.
 
     `on_change` is called when one is up, or is no longer. `on_unusable` is called with the problems
     if none can ever be used, as long as none was.
@@ -86,6 +90,9 @@ class Endpoints:
         self._endpoints = [Endpoint(target, url, self._verify) for url in target.urls]
         self._probes: dict[str, asyncio.Task[None]] = {}
         self._apis: tuple[EngineApi, ...] | None = None
+        self._found: dict[str, Probed] = {}
+        self._found_at = 0.0
+        self._asked: set[str] = set()
         self._is_stopped = False
 
     @property
@@ -109,20 +116,18 @@ class Endpoints:
     @property
     def num_slots(self) -> int:
         """The requests that the URLs that are up get at once."""
-        num_up = sum(each.state is EndpointState.UP for each in self._endpoints)
-        return self.probed.slots * num_up if self.probed is not None else 0
+        return sum(each.slots for each in self._endpoints if each.state is EndpointState.UP)
 
     def choose(self, now: float, failed_at: Endpoint | None = None) -> Endpoint | None:
         """The least busy URL that may get a request, if any. The one where it failed gets it again
         only if no other is up, and once that one has been probed."""
         if self.probed is None:
             return None
-        slots = self.probed.slots
         up = [each for each in self._endpoints if each.state is EndpointState.UP]
         others = [each for each in up if each is not failed_at]
         if not others and failed_at is not None and failed_at.url not in self._probes:
             others = up
-        free = [each for each in others if each.can_start(slots, now)]
+        free = [each for each in others if each.can_start(now)]
         return min(free, key=lambda each: each.num_running, default=None)
 
     def on_served(self, endpoint: Endpoint, failed_at: Endpoint | None) -> None:
@@ -151,6 +156,17 @@ class Endpoints:
             is_due = each.state is not EndpointState.UP and each.probe_at <= now
             if is_due:
                 self._begin_probe(each)
+        if self._begin(now):
+            self._on_change()
+
+    def _begin(self, now: float) -> bool:
+        """Settle what is served, once each URL was asked or the first one has waited."""
+        has_asked = all(each.url in self._asked for each in self._endpoints)
+        has_waited = has_asked or now - self._found_at >= _MAX_WAIT_S
+        if self.probed is not None or not self._found or not has_waited:
+            return False
+        self.probed = _common([*self._found.values()])
+        return True
 
     def _begin_probe(self, endpoint: Endpoint) -> None:
         if endpoint.url not in self._probes and not self._is_stopped:
@@ -166,6 +182,9 @@ class Endpoints:
             except RequestRefused as fault:
                 raise EngineLost(f"it is another engine: {fault}") from None
             self._pin.check_model(probed.api.name, info)
+            found = self._found.get(endpoint.url)
+            if found is not None and found.info != info:
+                raise EngineLost("it was started again with another version or other limits")
 
     def stop(self) -> None:
         """Close all connections, and probe no more."""
@@ -193,12 +212,14 @@ class Endpoints:
             self._on_probe_failed(endpoint, AnswerInvalid(f"it cannot be probed: {defect!r}"))
         finally:
             self._probes.pop(endpoint.url, None)
+            self._asked.add(endpoint.url)
         if self._is_stopped:
             return
         refused = [each for each in self._endpoints if each.state is EndpointState.REFUSED]
         if self._pin.identity is None and len(refused) == len(self._endpoints):
             self._on_unusable("; ".join(f"{each.url}: {each.problem}" for each in refused))
         else:
+            self._begin(time.monotonic())
             self._on_change()
 
     def _on_probe_failed(self, endpoint: Endpoint, fault: EngineFault) -> None:
@@ -214,26 +235,69 @@ class Endpoints:
         )
 
     async def _examine(self, endpoint: Endpoint) -> None:
-        """Find out what is behind a URL, and whether it is what is behind the others."""
+        """Find out what is behind a URL, and whether it is what is behind the others. What it
+        honours is probed again only when it tells other facts of itself."""
         target = self._target
         if self._apis is None:
             self._apis = await asyncio.to_thread(_apis, self._vocabulary, target.kind)
         api = await detect(endpoint, self._apis, target.model)
         info = await api.info(endpoint, target.model)
         digest = await check_vocabulary(endpoint, api, info.model, self._vocabulary)
-        features = None
-        if self.probed is None:
-            features = await Prober(endpoint, api, info, self._vocabulary).features()
-        self._pin.check(Identity(api.name, info.model, info.revision, digest))
-        if self.probed is None and features is not None:
-            self.probed = Probed(
+        found = self._found.get(endpoint.url)
+        if found is None or found.info != info:
+            self._found.pop(endpoint.url, None)
+            found = Probed(
                 api,
                 info,
-                features,
+                await Prober(endpoint, api, info, self._vocabulary).features(),
                 target.concurrency or info.slots or _DEFAULT_SLOTS,
                 target.context_tokens or info.context_tokens or _DEFAULT_CONTEXT,
                 VocabularyPieces(self._vocabulary),
             )
+        self._pin.check(Identity(api.name, info.model, info.revision, digest))
+        if self.probed is not None and (lacking := _lacking(self.probed, found)):
+            raise EngineUnusable(f"it has less than the others of this name: {', '.join(lacking)}")
+        if not self._found:
+            self._found_at = time.monotonic()
+        self._found[endpoint.url] = found
+        endpoint.slots = found.slots
+
+
+def _common(found: Sequence[Probed]) -> Probed:
+    """What each of them has."""
+    first, features = found[0], [each.features for each in found]
+    takes_grammars = all(each.takes_grammars for each in features)
+    counts = [each.max_logprobs for each in features]
+    told = [each for each in counts if each is not None]
+    return first._replace(
+        features=Features(
+            engine=" and ".join(dict.fromkeys(each.engine for each in features)),
+            sampling=frozenset.intersection(*(each.sampling for each in features)),
+            constraints=frozenset.intersection(*(each.constraints for each in features)),
+            takes_grammars=takes_grammars,
+            grammar_flag="" if takes_grammars else first.api.grammar_flag,
+            brackets_are_control=takes_grammars and first.api.brackets_are_control,
+            max_logprobs=min(told) if len(told) == len(counts) else None,
+            min_tokens=all(each.min_tokens for each in features),
+            ignore_eos=all(each.ignore_eos for each in features),
+        ),
+        slots=max(round(sum(each.slots for each in found) / len(found)), 1),
+        context_tokens=min(each.context_tokens for each in found),
+    )
+
+
+def _lacking(served: Probed, found: Probed) -> list[str]:
+    """The names of what is served, but would not be honoured."""
+    both = _common([served, found])
+    ours, left = served.features, both.features
+    missing = sorted(ours.sampling - left.sampling)
+    missing += sorted(each.value for each in ours.constraints - left.constraints)
+    for name in ("takes_grammars", "max_logprobs", "min_tokens", "ignore_eos"):
+        if getattr(ours, name) != getattr(left, name):
+            missing.append(name)
+    if both.context_tokens < served.context_tokens:
+        missing.append(f"a context of {served.context_tokens} tokens ({both.context_tokens})")
+    return missing
 
 
 def _apis(vocabulary: UpstreamVocabulary, kind: str) -> tuple[EngineApi, ...]:

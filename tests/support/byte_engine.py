@@ -86,6 +86,7 @@ class ByteEngine:
     slots: int = 4
     closed: int = 0
     accepted: int = 0
+    ignores_constraints: bool = False
     url: str = ""
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     closed_one: asyncio.Event = field(default_factory=asyncio.Event)
@@ -164,7 +165,8 @@ class ByteEngine:
             biases = [{"token": token, "bias": bias} for token, bias in body["logit_bias"]]
             await _send(writer, 200, {"generation_settings": {**body, "logit_bias": biases}})
         elif limit == 2:
-            written = b"zqzq" if _is_constrained(body) else b"ab"
+            is_enforced = _is_constrained(body) and not self.ignores_constraints
+            written = b"zqzq" if is_enforced else b"ab"
             await self._stream(body, list(written), Attempt(), writer)
         else:
             await self._answer_turn(body, reader, writer)

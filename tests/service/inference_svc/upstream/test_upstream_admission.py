@@ -90,7 +90,9 @@ async def test_a_slot_is_left_to_other_projects_at_the_engines_that_are_up() -> 
 def idle_endpoint() -> Endpoint:
     """One that is never asked."""
     target = UpstreamTarget("bytes", ["http://127.0.0.1:9"])
-    return Endpoint(target, target.urls[0], lambda _: asyncio.sleep(0))
+    endpoint = Endpoint(target, target.urls[0], lambda _: asyncio.sleep(0))
+    endpoint.slots = 1
+    return endpoint
 
 
 def test_an_engine_rests_longer_each_time_until_it_serves_again() -> None:
@@ -103,8 +105,8 @@ def test_an_engine_rests_longer_each_time_until_it_serves_again() -> None:
         for _ in range(3):  # requests that were on their way together
             endpoint.mark_failed(EngineOverloaded("busy", 1.0), now)
         rests.append(endpoint.rest_until - now)
-        assert not endpoint.can_start(1, endpoint.rest_until - 0.01)
-        assert endpoint.can_start(1, endpoint.rest_until)
+        assert not endpoint.can_start(endpoint.rest_until - 0.01)
+        assert endpoint.can_start(endpoint.rest_until)
         now = endpoint.rest_until
     assert rests == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 1.0, 2.0]
 

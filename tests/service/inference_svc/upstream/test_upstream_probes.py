@@ -1,6 +1,7 @@
 """What the probes of the URLs of an upstream find, and what follows for the model."""
 
 import asyncio
+import itertools
 import time
 from functools import partial
 from pathlib import Path
@@ -8,12 +9,22 @@ from typing import Any
 
 import pytest
 
+from inference_svc.engine.events import Finished, Started
+from inference_svc.engine.request import Submit
 from inference_svc.engine_client.process import StartFailed
 from inference_svc.upstream.endpoint import EndpointState
-from inference_svc.upstream.endpoints import Endpoints
+from inference_svc.upstream.endpoints import Endpoints, EndpointStatus
 from inference_svc.upstream.probe import PinnedIdentity
 from inference_svc.upstream.target import UpstreamTarget
-from tests.support.byte_engine import END, ByteEngine, ByteVocabulary, Client
+from tests.support.byte_engine import (
+    END,
+    Attempt,
+    ByteEngine,
+    ByteVocabulary,
+    Client,
+    byte_request,
+    connected,
+)
 
 REPLY = (*b"one", END)
 
@@ -124,3 +135,67 @@ async def test_a_model_fails_with_the_problems_of_all_its_urls() -> None:
     assert all(each.url in failed.problem for each in engines)
     assert "status 401" in failed.problem
     assert "status 403" in failed.problem
+
+
+def with_context(tokens: int) -> tuple[int, Any]:
+    return 200, {"data": [{"id": "bytes", "max_model_len": tokens, "root": "r"}]}
+
+
+async def test_what_one_url_lacks_is_refused_at_all_of_them() -> None:
+    """One takes no grammars, the other has a shorter context and more slots."""
+    engines = [ByteEngine(REPLY, slots=2), ByteEngine(REPLY, slots=6, ignores_constraints=True)]
+    props = {"total_slots": 6, "default_generation_settings": {"n_ctx": 128}, "build_info": "b2"}
+    engines[1].routes["/props"] = lambda: (200, props)
+    async with connected(*engines) as client:
+        model = (await client.ready()).model
+    assert model.features is not None
+    assert model.features.engine == "llama-server b1 and llama-server b2"
+    assert (model.features.takes_grammars, model.features.constraints) == (False, frozenset())
+    assert (model.slot_tokens, model.slots) == (128, 8)
+
+
+async def test_each_url_gets_as_many_requests_as_it_has_slots() -> None:
+    engines = [ByteEngine(REPLY, slots=slots) for slots in (1, 3)]
+    hold = asyncio.Event()
+    for engine in engines:
+        engine.attempts = [Attempt(hold=hold, held_after=1) for _ in range(4)]
+    async with connected(*engines) as client:
+        for number in range(5):
+            client.send(Submit(byte_request(number)))
+        await client.wait_for(lambda: sum(isinstance(each, Started) for each in client.events) == 4)
+        assert [len(engine.bodies) for engine in engines] == [1, 3]
+
+
+async def refused(client: Client) -> EndpointStatus:
+    """Send requests until the first URL is refused."""
+    async with asyncio.timeout(30):
+        for number in itertools.count():
+            assert isinstance((await client.run(byte_request(number)))[-1], Finished)
+            status = client.connection.status.endpoints[0]
+            if status.state is EndpointState.REFUSED:
+                break
+    return status
+
+
+async def test_an_engine_that_has_less_after_a_restart_gets_no_request() -> None:
+    engine, other = ByteEngine(REPLY, "vllm"), ByteEngine(REPLY, "vllm")
+    async with connected(engine, other) as client:
+        await engine.stop()
+        engine.routes["/version"] = lambda: (200, {"version": "0.34.0"})
+        engine.routes["/v1/models"] = partial(with_context, 64)
+        await engine.start(int(engine.url.rpartition(":")[2]))
+        status = await refused(client)
+    assert "a context of 512 tokens (64)" in status.problem
+    assert engine.bodies == []
+
+
+async def test_a_new_version_of_an_engine_is_probed_before_it_gets_a_request() -> None:
+    engine, other = ByteEngine(REPLY, "vllm"), ByteEngine(REPLY, "vllm")
+    async with connected(engine, other) as client:
+        await engine.stop()
+        engine.routes["/version"] = lambda: (200, {"version": "0.34.0"})
+        engine.ignores_constraints = True
+        await engine.start(int(engine.url.rpartition(":")[2]))
+        status = await refused(client)
+    assert "takes_grammars" in status.problem
+    assert engine.bodies == []
