@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from inference_svc.chat.parsers.formats import FormatOverride, ReasoningFormat, ToolCallFormat
 from inference_svc.models.placement import FlashAttention, LoadPolicy, RopeScaling, SplitMode
 from inference_svc.models.sources import BUNDLED_FOLDER
-from inference_svc.upstream_settings import UPSTREAM_NAME, UpstreamSettings
+from inference_svc.upstream_settings import UPSTREAM_NAME, EngineHost, UpstreamSettings
 from model_files.ggml_types import KvType
 from svc_kit.settings.access_settings import AccessSettings
 from svc_kit.settings.checks import Problem
@@ -318,8 +318,9 @@ class InferenceSettings(AccessSettings):
     )
     """Engines of others, such as vLLM, that serve models, by the names of these in requests. They
     come before `models`: the first is the default model."""
-    upstream_hosts: list[MediaHost] = Field([])
-    """Hosts from whose URLs operators may add upstreams at run time, as in limits.media_hosts."""
+    upstream_hosts: list[EngineHost] = Field([])
+    """Hosts from whose URLs operators may add upstreams at run time, each with its port if it is
+    not the usual one. They may have private addresses, so no suffixes are allowed."""
     model_folders: list[Path] = Field([])
     """Folders from which operators may add models at run time."""
     model_hosts: list[MediaHost] = Field([])

@@ -37,6 +37,7 @@ def check_engine_url(text: str) -> str:
 
 
 EngineUrl = Annotated[str, AfterValidator(check_engine_url)]
+EngineHost = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*(:[0-9]{1,5})?$")]
 
 
 class UpstreamSettings(SettingsGroup):

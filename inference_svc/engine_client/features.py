@@ -10,6 +10,7 @@ from typing import Any, Final
 from inference_svc.engine.constraint import Constraint, OutputFormatKind
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.sampling_params import LLAMA_CPP_ORDER, Sampling, Stage
+from inference_svc.engine_client.form_schema import unenforced_part
 from svc_kit.errors import FeatureUnsupported
 
 NEUTRAL: Final[Mapping[str, Any]] = {
@@ -90,7 +91,8 @@ class Features:
     engine's own order where "stages" is missing, and that penalties look at all tokens where
     "penalty_last_n" is missing, which a request may leave at its default (64) or set to -1.
 
-    `constraints` are the kinds that it takes in its own form. With `takes_grammars` it takes
+    `constraints` are the kinds that it takes in its own form, JSON Schemas only with the keywords
+    that `form_schema` allows. With `takes_grammars` it takes
     the compiled grammars (llguidance), and everything that the service enforces works;
     `grammar_flag` is what to start it with if it could, and `brackets_are_control` is whether its
     grammars take each added token of the form <...> for a control token, as llguidance does with
@@ -118,9 +120,18 @@ class Features:
 
     def takes(self, constraint: Constraint) -> bool:
         """Whether a constraint can be enforced."""
+        return not self._lacks(constraint)
+
+    def _lacks(self, constraint: Constraint) -> str:
+        """What of a constraint would not be enforced; empty if all is."""
+        form = constraint.form
         if self.takes_grammars:
-            return True
-        return constraint.form is not None and constraint.form.kind in self.constraints
+            return ""
+        if form is None or form.kind not in self.constraints:
+            return f"'{constraint.field}'"
+        if form.kind is OutputFormatKind.JSON_SCHEMA and (part := unenforced_part(form.text)):
+            return f"{part} in '{constraint.field}'"
+        return ""
 
     def missing_sampling(self, sampling: Sampling) -> list[str]:
         """The fields of `sampling` that it would ignore, by their names in the API."""
@@ -136,9 +147,9 @@ class Features:
     def _missing(self, request: SequenceRequest) -> Iterator[str]:
         yield from (f"'{name}'" for name in self.missing_sampling(request.sampling))
         constraint = request.constraint
-        if constraint is not None and not self.takes(constraint):
+        if constraint is not None and (lacking := self._lacks(constraint)):
             hint = f" (start it with {self.grammar_flag})" if self.grammar_flag else ""
-            yield f"'{constraint.field}'{hint}"
+            yield f"{lacking}{hint}"
         if constraint is not None and request.resumed:
             yield f"'resume' with '{constraint.field}'"
         has_budget = request.reasoning is not None and request.reasoning.budget is not None

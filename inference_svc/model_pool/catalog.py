@@ -158,6 +158,14 @@ class ModelEntry:
             return memory
         return memory + DeviceBytes(self.media.encoder.memory_bytes)
 
+    def shown_problem(self, *, to_operator: bool) -> str:
+        """Why it could not be loaded. That of an upstream has URLs and texts of engines, which only
+        operators (scope `admin_read`) get."""
+        problem = self.resident.problem
+        if not problem or to_operator or self.upstream is None:
+            return problem
+        return "its engine cannot be used; operators see why"
+
     @property
     def is_down(self) -> bool:
         """Whether the model is ready but its engine crashed and is restarting."""

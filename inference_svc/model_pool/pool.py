@@ -290,11 +290,14 @@ class ModelPool:
             if entry.is_removed:
                 raise errors.ModelNotFound(model=entry.name)
             if entry.resident.state is ModelState.FAILED:
-                raise errors.ModelLoadFailed(model=entry.name, problem=entry.resident.problem)
+                raise _load_failure(entry)
             if entry.policy is LoadPolicy.MANUAL:
                 raise errors.ModelNotLoaded(model=entry.name)
             transition = self._lifecycle.load(entry)
-        await _finish(transition)
+        try:
+            await _finish(transition)
+        except errors.ModelLoadFailed:
+            raise _load_failure(entry) from None
 
     # --- operators --------------------------------------------------------------------------------
 
@@ -386,6 +389,12 @@ class ModelPool:
                 versions[each.name] = each.version
                 yield each
             await self.changes.wait_for(lambda: bool(changed() or removed()))
+
+
+def _load_failure(entry: ModelEntry) -> errors.ModelLoadFailed:
+    """The error of a failed load for a call, whoever makes it."""
+    problem = entry.shown_problem(to_operator=False)
+    return errors.ModelLoadFailed(model=entry.name, problem=problem)
 
 
 async def _finish(transition: Transition) -> None:

@@ -140,11 +140,12 @@ def _timestamp(at: datetime | None) -> Timestamp | None:
 def _model(entry: ModelEntry) -> model_pb.Model:
     file, resident, engine = entry.file, entry.resident, entry.engine
     memory = entry.memory
+    to_operator = entry.upstream is None or current_principal().has(Scope.ADMIN_READ)
     described = model_pb.Model(
         name=entry.name,
         aliases=entry.aliases,
         state=_STATES.encode(entry.state),
-        problem=resident.problem,
+        problem=entry.shown_problem(to_operator=to_operator),
         model_class=_CLASSES.encode(file.model_class),
         architecture=file.architecture,
         digest=entry.digest,
@@ -173,15 +174,16 @@ def _model(entry: ModelEntry) -> model_pb.Model:
     if engine is not None and engine.ready is not None:
         _describe_engine(described, entry, engine.ready)
     if entry.upstream is not None:
-        described.upstream.CopyFrom(_upstream(entry, entry.upstream))
+        described.upstream.CopyFrom(_upstream(entry, entry.upstream, to_operator=to_operator))
     return described
 
 
-def _upstream(entry: ModelEntry, settings: UpstreamSettings) -> upstream_pb2.Upstream:
+def _upstream(
+    entry: ModelEntry, settings: UpstreamSettings, *, to_operator: bool
+) -> upstream_pb2.Upstream:
+    """Only operators get the URLs, and problems, which have URLs and texts of engines."""
     engine = entry.engine
-    described = upstream_pb2.Upstream(
-        model=settings.model, problem=engine.problem if engine else ""
-    )
+    described = upstream_pb2.Upstream(model=settings.model)
     ready = engine.ready if engine is not None else None
     if ready is not None and (features := ready.features) is not None:
         described.engine = features.engine
@@ -190,7 +192,8 @@ def _upstream(entry: ModelEntry, settings: UpstreamSettings) -> upstream_pb2.Ups
         described.takes_grammars = features.takes_grammars
         if features.max_logprobs is not None:
             described.max_logprobs = features.max_logprobs
-    if current_principal().has(Scope.ADMIN_READ):
+    if to_operator:
+        described.problem = engine.problem if engine is not None else ""
         described.endpoints.extend(_endpoints(entry, settings))
     return described
 

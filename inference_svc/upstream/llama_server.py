@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
+import orjson
+
 from inference_svc.engine.constraint import Constraint, OutputFormatKind
 from inference_svc.engine.sampling_params import (
     LLAMA_CPP_ORDER,
@@ -219,7 +221,7 @@ def _constraint(constraint: Constraint, takes_grammars: bool) -> dict[str, Any]:
     if takes_grammars or form is None:
         return {"grammar": f"%llguidance {{}}\n{single_lark(constraint.grammar)}"}
     if form.kind is OutputFormatKind.JSON_SCHEMA:
-        return {"json_schema": json.loads(form.text)}
+        return {"json_schema": orjson.Fragment(form.text)}
     if form.kind is OutputFormatKind.CHOICES:
         return {"grammar": gbnf_choices(json.loads(form.text))}
     return {"grammar": form.text}
@@ -229,7 +231,7 @@ class _Reader:
     def __init__(self, pieces: PieceIndex, top_logprobs: int | None) -> None:
         self._pieces = pieces
         self._top_logprobs = top_logprobs
-        self._num_seen = 0
+        self._num_written = 0
 
     def read(self, data: bytes) -> Chunk:
         event = members(parse_json(data), "an event")
@@ -238,15 +240,19 @@ class _Reader:
         if event.get("stop") is True:
             kind = event.get("stop_type")
             return Chunk((), (), True, kind == "limit")
-        if (progress := event.get("prompt_progress")) is not None:
-            cached = members(progress, "the progress").get("cache")
-            return Chunk(cached_tokens=cached if type(cached) is int else 0)
+        if event.get("prompt_progress") is not None:
+            return Chunk()  # its cache is of all projects, so what was in it is not told
         tokens = token_ids(event.get("tokens"))
         content = event.get("content")
         if not isinstance(content, str):
             raise AnswerInvalid("an event has no content")
+        count = event.get("tokens_predicted")
         if tokens:
-            tokens = self._pieces.with_missing(tokens, content.encode("utf-8", "surrogatepass"))
+            text = content.encode("utf-8", "surrogatepass")
+            added = count - self._num_written if type(count) is int else None
+            tokens = self._pieces.with_missing(tokens, text, added)
+        if type(count) is int:
+            self._num_written = count
         if self._top_logprobs is None:
             return Chunk(tokens)
         return Chunk(tokens, _logprobs(event, tokens, self._top_logprobs))

@@ -7,6 +7,7 @@ from inference_svc.upstream.faults import AnswerInvalid
 from inference_svc.upstream.target import UpstreamVocabulary
 
 _MAX_MISSING_BYTES: Final = 64
+_REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}".encode()
 
 
 class VocabularyPieces:
@@ -36,11 +37,15 @@ class PieceIndex:
                 self._tokens.setdefault(piece, token)
         self._longest = max(map(len, self._tokens), default=0)
 
-    def with_missing(self, tokens: Sequence[int], content: bytes) -> Sequence[int]:
+    def with_missing(
+        self, tokens: Sequence[int], content: bytes, num_written: int | None = None
+    ) -> Sequence[int]:
         """Return the tokens, which end a text, with those before them that the text has too.
 
-        Where several tokens could have written the same bytes, the longest are chosen. Raises
-        `AnswerInvalid` if none could.
+        `num_written` is how many the engine wrote, if it tells. Where several tokens could have
+        written the same bytes, the longest are chosen. Bytes that are not UTF-8 are U+FFFD in the
+        text, so their tokens cannot be found, and are left out. Raises `AnswerInvalid` if no tokens
+        could have written the text.
         """
         size = self._vocabulary.size
         if not all(0 <= each < size for each in tokens):
@@ -49,6 +54,8 @@ class PieceIndex:
         if content == known or not known or not content.endswith(known):
             return tokens
         missing = content.removesuffix(known)
+        if num_written == len(tokens) or _REPLACEMENT in missing:
+            return tokens
         if len(missing) > _MAX_MISSING_BYTES:
             raise AnswerInvalid(f"it did not send the tokens of {len(missing)} bytes of text")
         found = self._split(missing)

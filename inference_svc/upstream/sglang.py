@@ -148,9 +148,10 @@ class _Reader:
         if self._top_logprobs is not None and tokens:
             logprobs = _logprobs(meta, num_new)
         reason = meta.get("finish_reason")
-        kind = reason.get("type") if isinstance(reason, dict) else reason
-        if kind == "abort":
-            raise_error({"message": "finish_reason abort"})
+        details = reason if isinstance(reason, dict) else {"type": reason}
+        kind = details.get("type")
+        if kind == "abort":  # also of a full queue, with 503
+            raise_error({"code": details.get("status_code"), "message": details.get("message")})
         cached = meta.get("cached_tokens")
         return Chunk(
             tokens,

@@ -1,9 +1,10 @@
 """vLLM: `/v1/completions` with `return_token_ids`. It ignores fields that it does not know."""
 
 import base64
-import json
 from collections.abc import Sequence
 from typing import Any, Final
+
+import orjson
 
 from inference_svc.engine.constraint import Constraint, OutputFormatKind
 from inference_svc.engine_client.features import effective_fields
@@ -138,9 +139,9 @@ def _constraint(constraint: Constraint, takes_grammars: bool) -> dict[str, Any]:
     if takes_grammars or form is None:
         return {"grammar": single_lark(constraint.grammar)}
     if form.kind is OutputFormatKind.JSON_SCHEMA:
-        return {"json": json.loads(form.text)}
+        return {"json": orjson.Fragment(form.text)}
     if form.kind is OutputFormatKind.CHOICES:
-        return {"choice": json.loads(form.text)}
+        return {"choice": orjson.Fragment(form.text)}
     return {_FORMS[form.kind]: form.text}
 
 

@@ -58,8 +58,7 @@ async def test_text_and_tokens_are_those_of_the_engine(kind: str) -> None:
     assert (finished.reason, finished.stop_token) == (FinishReason.STOP, END)
     assert finished.num_output_tokens == len(REPLY)
     started = next(each for each in events if isinstance(each, Started))
-    cached = 3 if kind == "llama_server" else 0
-    assert (started.slot, started.cached_tokens, started.source) == (0, cached, CacheSource.NONE)
+    assert (started.slot, started.cached_tokens, started.source) == (0, 0, CacheSource.NONE)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -117,6 +116,28 @@ async def test_resumed_tokens_are_sent_and_not_emitted_again(kind: str) -> None:
     assert end_of(events).num_output_tokens == len(REPLY)
 
 
+@pytest.mark.parametrize(("kind", "field"), [("vllm", "cache_salt"), ("sglang", "extra_key")])
+async def test_prefixes_in_the_engine_are_of_one_cache_key(kind: str, field: str) -> None:
+    engine = ByteEngine(REPLY, kind)
+    async with connected(engine) as client:
+        for number, key in enumerate((b"a", b"b", b"a", b"")):
+            await client.run(byte_request(number, cache_key=key))
+    first, other, again, unset = (body.get(field) for body in engine.bodies)
+    assert first == again
+    assert unset is None
+    assert None not in (first, other)
+    assert first != other
+
+
+async def test_what_llama_server_has_cached_of_others_is_not_told() -> None:
+    """It has no salts: the number would tell what other projects have sent."""
+    engine = ByteEngine(REPLY)
+    async with connected(engine) as client:
+        events = await client.run(byte_request())
+    (started,) = (each for each in events if isinstance(each, Started))
+    assert started.cached_tokens == 0
+
+
 async def test_resumed_tokens_that_end_the_text_ask_no_engine() -> None:
     engine = ByteEngine(REPLY)
     async with connected(engine) as client:
@@ -157,6 +178,19 @@ async def test_requests_beyond_the_slots_wait_for_their_turn() -> None:
         hold.set()
         ends = [end_of(await client.end_of(number)) for number in range(3)]
     assert [each.num_output_tokens for each in ends] == [len(REPLY)] * 3
+
+
+async def test_the_concurrency_is_that_of_each_url() -> None:
+    hold = asyncio.Event()
+    engines = [ByteEngine(REPLY, attempts=[Attempt(hold=hold, held_after=1)] * 2) for _ in range(2)]
+    async with connected(*engines, concurrency=1) as client:
+        for number in range(3):
+            client.send(Submit(byte_request(number)))
+        await client.wait_for(lambda: sum(isinstance(each, Started) for each in client.events) == 2)
+        assert [len(engine.bodies) for engine in engines] == [1, 1]
+        hold.set()
+        for number in range(3):
+            await client.end_of(number)
 
 
 async def test_deadlines_end_waiting_and_running_requests() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from inference_svc.config import InferenceSettings
 from inference_svc.model_pool.added_models import AddedModelsService
@@ -165,6 +166,12 @@ async def test_an_upstream_that_cannot_be_added_is_refused_before_anything_is_st
         await added.add(upstream_model(tmp_path, *urls, **fields), [])
     assert not (tmp_path / "added_models.json").exists()
     await added.close()
+
+
+def test_hosts_of_engines_are_whole_names() -> None:
+    """Names that match a suffix could have any private address."""
+    with pytest.raises(ValidationError, match="upstream_hosts"):
+        InferenceSettings(upstream_hosts=["*.example.com"])
 
 
 async def test_a_model_is_removed_at_any_moment(

@@ -83,17 +83,19 @@ async def test_a_model_of_an_upstream_needs_no_memory_and_is_never_evicted() -> 
 
 
 async def test_a_refused_engine_fails_its_model_until_an_operator_tries_again() -> None:
-    """The service starts, even if it has no other model: the engine may be another one later."""
+    """The service starts, even if it has no other model: the engine may be another one later. What
+    the engine said is not told to callers."""
     harness = PoolHarness(upstream_entry(), wait_s=0)
     starting = asyncio.create_task(harness.start())
     await settle()
-    harness.loader.engines[0].fail_load("another vocabulary")
+    harness.loader.engines[0].fail_load("http://10.0.0.5: another vocabulary")
     await starting
     await settle()
 
-    with pytest.raises(errors.ModelLoadFailed, match="another vocabulary"):
-        async with harness.pool.use(harness["up"]):
-            pass
+    assert harness["up"].resident.problem == "http://10.0.0.5: another vocabulary"
+    with pytest.raises(errors.ModelLoadFailed, match="operators see why") as refused:
+        await use(harness)
+    assert "10.0.0.5" not in str(refused.value)
     await harness.pool.load(harness["up"], wait=False)
     await settle()
     await connect(harness)
@@ -131,6 +133,17 @@ async def test_a_call_waits_while_an_engine_on_demand_connects() -> None:
     await connect(harness)
 
     assert await call == "up"
+
+
+async def test_a_call_during_whose_load_the_engine_is_refused_is_not_told_why() -> None:
+    harness = await PoolHarness(upstream_entry(load="on_demand"), wait_s=60).start()
+    call = asyncio.create_task(use(harness))
+    await settle()
+    harness.loader.engines[0].fail_load("http://10.0.0.5: another vocabulary")
+
+    with pytest.raises(errors.ModelLoadFailed, match="operators see why") as refused:
+        await call
+    assert "10.0.0.5" not in str(refused.value)
 
 
 async def use(harness: PoolHarness) -> str:

@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from inference_svc.engine.sampling_params import (
     Stage,
 )
 from inference_svc.engine_client.features import NEUTRAL, Features, effective_fields
+from inference_svc.engine_client.form_schema import unenforced_part
 from svc_kit.errors import FeatureUnsupported
 from tests.support.sequences import make_request
 
@@ -70,15 +72,17 @@ def test_neutral_values_are_those_of_all_fields() -> None:
     assert {*NEUTRAL, "temperature"} == set(effective_fields(SAMPLED))
 
 
-def _constraint(kind: OutputFormatKind | None) -> Constraint:
-    form = None if kind is None else OutputFormat(kind, "", "constraint.x")
+def _constraint(kind: OutputFormatKind | None, text: str = "{}") -> Constraint:
+    form = None if kind is None else OutputFormat(kind, text, "constraint.x")
     return Constraint("{}", "constraint.x", form)
 
 
 JSON = _constraint(OutputFormatKind.JSON_SCHEMA)
+BOUNDED = _constraint(OutputFormatKind.JSON_SCHEMA, '{"type": "number", "maximum": 5}')
 BUDGET = ReasoningSpec("<t>", ("</t>",), budget=3, closings=((1,),))
 REFUSED = {
     "'constraint.x' (start it with --flag)": {"constraint": _constraint(None)},
+    "'maximum' in 'constraint.x' (start it with --flag)": {"constraint": BOUNDED},
     "a limit of the reasoning with 'constraint.x'": {"constraint": JSON, "reasoning": BUDGET},
     "'logprobs' above 5": {"top_logprobs": 6},
     "'prompt_logprobs'": {"prompt_logprobs": 0},
@@ -106,4 +110,67 @@ def test_what_the_engine_honours_passes(changes: dict[str, Any]) -> None:
 
 
 def test_an_engine_that_takes_grammars_takes_every_constraint() -> None:
-    replace(VLLM, takes_grammars=True).check(make_request(constraint=_constraint(None)))
+    able = replace(VLLM, takes_grammars=True)
+    for constraint in (_constraint(None), BOUNDED):
+        able.check(make_request(constraint=constraint))
+
+
+@pytest.mark.parametrize(
+    ("schema", "part"),
+    [
+        ({"type": "number", "maximum": 5}, "'maximum'"),
+        ({"type": "object", "minProperties": 1}, "'minProperties'"),
+        ({"type": "integer", "multipleOf": 5}, "'multipleOf'"),
+        ({"properties": {"a": {"type": "string", "format": "email"}}}, "'format'"),
+        ({"type": "array", "items": {"not": {}}}, "'not'"),
+        ({"anyOf": [{"type": "null"}, {"pattern": "a"}]}, "'pattern'"),
+        ({"anyOf": [{"type": "null"}], "type": "object"}, "'type'"),
+        ({"oneOf": [{"type": "null"}]}, "'oneOf'"),
+        ({"$defs": {"a": {"if": {}}}, "$ref": "#/$defs/a"}, "'if'"),
+        ({"$defs": {"a": {}}, "$ref": "#/$defs/a", "required": ["b"]}, "'required'"),
+        ({"$ref": "#/$defs/a"}, "'$ref'"),
+        ({"$ref": "#"}, "'$ref'"),
+        ({"enum": ["a", 1], "type": "string"}, "'type' beside 'enum'"),
+        ({"const": True, "type": "integer"}, "'type' beside 'const'"),
+        ({"const": 1, "enum": [2]}, "'enum'"),
+        ({"const": 10**18}, f"the number {10**18}"),
+        ({"required": ["a"]}, "'required' of what is not in 'properties'"),
+        (
+            {"properties": {"a": {}}, "additionalProperties": {"type": "null"}},
+            "'additionalProperties' beside 'properties'",
+        ),
+        ({"additionalProperties": {"minimum": 1}}, "'minimum'"),
+        ({"items": True}, "the schema true"),
+    ],
+)
+def test_what_an_engine_may_ignore_in_a_schema_is_named(schema: Any, part: str) -> None:
+    assert unenforced_part(json.dumps(schema)) == part
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {},
+        {"type": "object"},
+        {"const": {"maximum": 5}},
+        {"type": ["string", "null"], "enum": ["a", None], "description": "one"},
+        {"type": "object", "additionalProperties": {"type": "number"}},
+        {
+            "title": "Node",
+            "$ref": "#/$defs/Node",
+            "$defs": {
+                "Node": {
+                    "type": "object",
+                    "properties": {
+                        "maximum": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+                        "next": {"type": "array", "items": {"$ref": "#/$defs/Node"}},
+                    },
+                    "required": ["maximum"],
+                    "additionalProperties": False,
+                }
+            },
+        },
+    ],
+)
+def test_structures_references_and_fixed_values_are_enforced(schema: Any) -> None:
+    assert unenforced_part(json.dumps(schema)) == ""

@@ -9,9 +9,10 @@ import pytest
 from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.models.sources import BUNDLED_PATH
 from inference_svc.upstream.engine_api import Chunk, EngineApi, Generation
-from inference_svc.upstream.faults import EngineOverloaded, RequestRefused
+from inference_svc.upstream.faults import EngineLost, EngineOverloaded, RequestRefused
 from inference_svc.upstream.llama_server import LlamaServer
 from inference_svc.upstream.pieces import PieceIndex
+from inference_svc.upstream.sglang import Sglang
 from inference_svc.upstream.vllm import Vllm
 from tests.support.engine_exchanges import PROMPT, Answer, recordings
 from tests.support.sequences import make_request
@@ -103,3 +104,16 @@ def test_an_overload_inside_a_stream_is_one(apis: dict[str, EngineApi]) -> None:
     for answer in refused:
         with pytest.raises(EngineOverloaded):
             read(apis["vllm"], answer)
+
+
+@pytest.mark.parametrize(
+    ("status", "fault"), [(503, EngineOverloaded), (400, RequestRefused), (None, EngineLost)]
+)
+def test_an_abort_of_sglang_is_what_its_status_says(status: int | None, fault: type) -> None:
+    """A full queue is 503."""
+    reason = {"type": "abort", "message": "The request queue is full.", "status_code": status}
+    event = {"output_ids": [], "meta_info": {"completion_tokens": 0, "finish_reason": reason}}
+    reader = Sglang().reader(Generation(make_request(0, PROMPT), "demo", PROMPT, 64))
+
+    with pytest.raises(fault, match="The request queue is full"):
+        reader.read(json.dumps(event).encode())
