@@ -42,34 +42,23 @@ from inference_svc.snapshots.store import FolderUsage
 from inference_svc.upstream.endpoint import Endpoint
 from inference_svc.upstream.endpoints import Endpoints, EndpointStatus
 from inference_svc.upstream.engine_api import EngineInfo
-from inference_svc.upstream.faults import (
-    AnswerInvalid,
-    EngineFault,
-    EngineOverloaded,
-    RequestRefused,
-)
+from inference_svc.upstream.faults import EngineFault, RequestRefused
 from inference_svc.upstream.probe import PinnedIdentity
 from inference_svc.upstream.target import UpstreamTarget, UpstreamVocabulary
 from inference_svc.upstream.upstream_turn import ServedModel, Turn
+from inference_svc.upstream.verdict import judge
 from svc_kit.errors import (
     ContextLengthExceeded,
     DeadlineExpired,
     DecodeFailed,
     DomainError,
-    EngineCrashed,
     EngineRestarting,
     FeatureUnsupported,
-    GrammarInvalid,
-    UpstreamUnavailable,
 )
 
 log = logging.getLogger(__name__)
 _TICK_S: Final = 0.1
 _REPORT_S: Final = 1.0
-_MAX_LOST: Final = 3
-"""Engines that a request may lose, before it is thought to be the reason."""
-_MAX_REFUSED: Final = 8
-"""Times that engines may refuse a request because they are overloaded."""
 
 
 class UpstreamStatus(NamedTuple):
@@ -240,11 +229,18 @@ class UpstreamConnection:
             return
         if self._served is None and self._endpoints.probed is not None:
             self._begin()
-        if self._served is not None and self._endpoints.are_lost:
-            log.warning("no engine of %s can be reached", self._target.name)
-            self._end(1)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Start what waits, or end if no engine can be reached, and none still writes an answer."""
+        if self._is_ended:
             return
-        self._admit()
+        if self._served is None or self._tasks or not self._endpoints.are_lost:
+            self._admit()
+            return
+        log.warning("no engine of %s can be reached", self._target.name)
+        self._flush()
+        self._end(1)
 
     def _begin(self) -> None:
         probed, name = self._endpoints.probed, self._target.name
@@ -303,54 +299,52 @@ class UpstreamConnection:
         now = time.monotonic()
         running = [self._turns[sequence_id].sequence for sequence_id in self._tasks]
         self._aging.begin(running, now)
-        self._projects.begin(running, now)
+        self._projects.begin(running, now, self._endpoints.num_slots)
         for sequence in self._queue.in_order(self._aging.priority_of):
             if not self._projects.may_start(sequence):
                 continue
-            endpoint = self._endpoints.choose(now)
-            if endpoint is None:
+            failed_at = self._turns[sequence.request.sequence_id].failed_at
+            endpoint = self._endpoints.choose(now, failed_at)
+            if endpoint is not None:
+                self._start(sequence, endpoint)
+            elif failed_at is None:
                 return
-            self._start(sequence, endpoint)
 
     def _start(self, sequence: Sequence, endpoint: Endpoint) -> None:
         sequence_id = sequence.request.sequence_id
         turn = self._turns[sequence_id]
         self._queue.remove(sequence)
-        self._queue.shares.charge(sequence.request.project, len(sequence.tokens))
+        if not turn.is_charged:
+            turn.is_charged = True
+            self._queue.shares.charge(sequence.request.project, len(sequence.tokens))
         self._aging.start(sequence)
         self._projects.start(sequence)
         used = {self._turns[other].slot for other in self._tasks}
         turn.slot = next(slot for slot in range(len(used) + 1) if slot not in used)
         endpoint.num_running += 1
-        task = self._loop.create_task(self._serve(turn, endpoint))
-        task.add_done_callback(lambda done: self._on_defect(turn, done))
+        task = self._loop.create_task(turn.run(endpoint))
+        task.add_done_callback(lambda done: self._on_done(turn, endpoint, done))
         self._tasks[sequence_id] = task
 
-    async def _serve(self, turn: Turn, endpoint: Endpoint) -> None:
-        fault = None
-        try:
-            await turn.run(endpoint)
-            endpoint.mark_served()
-        except EngineFault as problem:
-            fault = problem
-        finally:
-            endpoint.num_running -= 1
-            if self._tasks.get(turn.sequence.request.sequence_id) is asyncio.current_task():
-                del self._tasks[turn.sequence.request.sequence_id]
-            if fault is None and turn.is_finished:
-                self._remove(turn)
+    def _on_done(self, turn: Turn, endpoint: Endpoint, task: asyncio.Task[None]) -> None:
+        """Free the slot of a request, even if it was cancelled before its task began to run."""
+        sequence_id = turn.sequence.request.sequence_id
+        endpoint.num_running -= 1
+        if self._tasks.get(sequence_id) is task:
+            del self._tasks[sequence_id]
+        problem = None if task.cancelled() else task.exception()
         if self._is_ended:
             return
-        if fault is not None:
-            self._on_fault(turn, endpoint, fault)
-        self._admit()
-
-    def _on_defect(self, turn: Turn, task: asyncio.Task[None]) -> None:
-        """End a sequence whose task has ended with a defect of ours."""
-        if not task.cancelled() and (defect := task.exception()) is not None:
-            log.error("a request to %s failed", self._target.name, exc_info=defect)
-            if turn.sequence.request.sequence_id in self._turns and not self._is_ended:
+        if isinstance(problem, EngineFault):
+            self._on_fault(turn, endpoint, problem)
+        elif problem is not None:
+            log.error("a request to %s failed", self._target.name, exc_info=problem)
+            if sequence_id in self._turns:
                 self._fail(turn, DecodeFailed(request_id=turn.sequence.request.request_id))
+        elif not task.cancelled():
+            self._endpoints.on_served(endpoint, turn.failed_at)
+            self._remove(turn)
+        self._go_on()
 
     def _on_fault(self, turn: Turn, endpoint: Endpoint, fault: EngineFault) -> None:
         """Put the sequence back into the queue, or fail it."""
@@ -361,37 +355,14 @@ class UpstreamConnection:
             fault,
             extra={"fields": {"model": self._target.name, "request_id": request.request_id}},
         )
-        error = self._error(turn, fault)
+        if not turn.is_finished:  # it may have been cancelled in the same turn of the loop
+            error = judge(turn, endpoint, fault, time.monotonic(), self._target.name)
+            if error is None:
+                self._queue.push(turn.sequence)
+            else:
+                self._fail(turn, error)
         if not isinstance(fault, RequestRefused):
             self._endpoints.on_failed(endpoint, fault)
-        if self._is_ended:
-            return  # it was the last one: all requests have failed
-        if error is None:
-            self._queue.push(turn.sequence)
-        else:
-            self._fail(turn, error)
-
-    def _error(self, turn: Turn, fault: EngineFault) -> DomainError | None:
-        """The error with which a sequence ends; None if it goes on elsewhere."""
-        request = turn.sequence.request
-        if isinstance(fault, RequestRefused):
-            if request.constraint is not None and fault.may_be_content:
-                problem = "the engine does not accept it"
-                return GrammarInvalid(field=request.constraint.field, problem=problem)
-            return DecodeFailed(request_id=request.request_id)
-        if isinstance(fault, EngineOverloaded):
-            turn.num_refused += 1
-            if turn.num_refused >= _MAX_REFUSED:
-                return UpstreamUnavailable(
-                    service=self._target.name, retry_after=fault.retry_after_s
-                )
-        else:
-            turn.num_lost += 1
-            if turn.num_lost >= _MAX_LOST:
-                if isinstance(fault, AnswerInvalid):
-                    return DecodeFailed(request_id=request.request_id)
-                return EngineCrashed(times=turn.num_lost)
-        return None if turn.can_go_on else EngineRestarting(phase="running")
 
     def _cancel(self, sequence_id: int) -> None:
         turn = self._turns.get(sequence_id)

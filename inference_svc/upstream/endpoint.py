@@ -20,6 +20,7 @@ from inference_svc.upstream.faults import (
     EngineLost,
     EngineOverloaded,
     EngineUnusable,
+    RequestFailed,
     RequestRefused,
     excerpt,
 )
@@ -52,8 +53,8 @@ class EndpointState(enum.Enum):
 
 class Endpoint:
     """One URL. `num_running` are the requests in flight, of at most `slots`, `problem` is why it is
-    not up; `is_lost`: the last probe failed. `verify` asks what the engine is, at each new
-    connection for a stream."""
+    not up since `down_at`; `is_lost`: the last probe failed, by more than overload. `verify` asks
+    what the engine is, at each new connection for a stream."""
 
     def __init__(
         self, target: UpstreamTarget, url: str, verify: "Callable[[Endpoint], Awaitable[None]]"
@@ -64,8 +65,8 @@ class Endpoint:
         self.problem = "not asked yet"
         self.is_lost = False
         self.num_running = self.slots = 0
-        self.probe_at = self.rest_until = 0.0
-        self._pause_s = _FIRST_PAUSE_S
+        self.probe_at = self.rest_until = self.down_at = 0.0
+        self._pause_s, self._rest_s = _FIRST_PAUSE_S, _RETRY_AFTER_S
         self._target = target
         parts = urlsplit(url)
         self._is_tls = parts.scheme == "https"
@@ -86,24 +87,32 @@ class Endpoint:
         self.state, self.problem, self.is_lost = EndpointState.UP, "", False
 
     def mark_served(self) -> None:
-        """Record a complete answer: the next pause is a short one again."""
-        self._pause_s = _FIRST_PAUSE_S
+        """Record a complete answer: the next pause and the next rest are short ones again."""
+        self._pause_s, self._rest_s = _FIRST_PAUSE_S, _RETRY_AFTER_S
 
     def mark_failed(self, fault: EngineFault, now: float) -> None:
         """Send no more requests to it until it has been probed: at once after a first failure, and
-        after growing pauses if it repeats. Overload only sets it aside for a while."""
+        after growing pauses if it repeats. Overload only sets it aside for rests that grow."""
         if isinstance(fault, EngineOverloaded) and self.state is EndpointState.UP:
-            self.rest_until = now + fault.retry_after_s
+            self._rest(fault.retry_after_s, now)
             return
         is_unusable = isinstance(fault, EngineUnusable)
         was_up = self.state is EndpointState.UP
         self.state = EndpointState.REFUSED if is_unusable else EndpointState.DOWN
         self.problem = str(fault)
+        if was_up:
+            self.down_at = now
         if was_up and self._pause_s == _FIRST_PAUSE_S:
             self.probe_at = now
         else:
             self.probe_at = now + self._pause_s
         self._pause_s = min(self._pause_s * 2, _MAX_PAUSE_S)
+
+    def _rest(self, retry_after_s: float, now: float) -> None:
+        if self.rest_until <= now:  # requests that were on their way together count once
+            retry_after_s = max(retry_after_s, self._rest_s)
+            self._rest_s = min(self._rest_s * 2, _MAX_PAUSE_S)
+        self.rest_until = max(self.rest_until, now + retry_after_s)
 
     def can_start(self, now: float) -> bool:
         """Whether it may get one more request."""
@@ -287,6 +296,8 @@ class _Reader:
             raise EngineUnusable(problem)
         if status in self.refused:
             raise RequestRefused(problem, status)
+        if status == 500:
+            raise RequestFailed(problem)
         raise EngineLost(problem) if status >= 500 else AnswerInvalid(problem)
 
 

@@ -14,10 +14,13 @@ from inference_svc.engine_client.features import Features
 from inference_svc.upstream.endpoint import Endpoint, EndpointState
 from inference_svc.upstream.engine_api import EngineApi, EngineInfo
 from inference_svc.upstream.faults import (
+    MAX_OVERLOAD_S,
     AnswerInvalid,
     EngineFault,
     EngineLost,
+    EngineOverloaded,
     EngineUnusable,
+    RequestFailed,
     RequestRefused,
 )
 from inference_svc.upstream.llama_server import LlamaServer
@@ -107,19 +110,41 @@ class Endpoints:
 
     @property
     def are_lost(self) -> bool:
-        """Whether the last probe of each has failed."""
+        """Whether the last probe of each has failed, by more than overload."""
         return all(each.is_lost for each in self._endpoints)
 
-    def choose(self, now: float) -> Endpoint | None:
-        """The least busy URL that may get a request, if any."""
+    @property
+    def num_slots(self) -> int:
+        """The requests that the URLs that are up get at once."""
+        return sum(each.slots for each in self._endpoints if each.state is EndpointState.UP)
+
+    def choose(self, now: float, failed_at: Endpoint | None = None) -> Endpoint | None:
+        """The least busy URL that may get a request, if any. The one where it failed gets it again
+        only if no other is up, and once that one has been probed."""
         if self.probed is None:
             return None
-        free = [each for each in self._endpoints if each.can_start(now)]
+        up = [each for each in self._endpoints if each.state is EndpointState.UP]
+        others = [each for each in up if each is not failed_at]
+        if not others and failed_at is not None and failed_at.url not in self._probes:
+            others = up
+        free = [each for each in others if each.can_start(now)]
         return min(free, key=lambda each: each.num_running, default=None)
 
+    def on_served(self, endpoint: Endpoint, failed_at: Endpoint | None) -> None:
+        """Record a complete answer. If the same request has failed at another URL, it was not the
+        request."""
+        endpoint.mark_served()
+        if failed_at is not None and failed_at is not endpoint:
+            self.on_failed(failed_at, EngineLost("it failed what another engine has served"))
+
     def on_failed(self, endpoint: Endpoint, fault: EngineFault) -> None:
-        """Record that a request failed."""
-        if endpoint.state is EndpointState.UP:
+        """Record that a request failed. Where the request may be the reason, the engine is probed,
+        and serves others meanwhile."""
+        if endpoint.state is not EndpointState.UP:
+            return
+        if isinstance(fault, RequestFailed):
+            self._begin_probe(endpoint)
+        else:
             now = time.monotonic()
             endpoint.mark_failed(fault, now)
             self.probe_due(now)
@@ -129,9 +154,8 @@ class Endpoints:
         """Probe the URLs that are not up and whose pause is over."""
         for each in self._endpoints:
             is_due = each.state is not EndpointState.UP and each.probe_at <= now
-            if is_due and each.url not in self._probes and not self._is_stopped:
-                task = asyncio.get_running_loop().create_task(self._probe(each))
-                self._probes[each.url] = task
+            if is_due:
+                self._begin_probe(each)
         if self._begin(now):
             self._on_change()
 
@@ -143,6 +167,11 @@ class Endpoints:
             return False
         self.probed = _common([*self._found.values()])
         return True
+
+    def _begin_probe(self, endpoint: Endpoint) -> None:
+        if endpoint.url not in self._probes and not self._is_stopped:
+            task = asyncio.get_running_loop().create_task(self._probe(endpoint))
+            self._probes[endpoint.url] = task
 
     async def _verify(self, endpoint: Endpoint) -> None:
         """Make sure that the engine is still the one that was probed. Raises `EngineFault`."""
@@ -171,9 +200,11 @@ class Endpoints:
         await asyncio.gather(*self._probes.values(), return_exceptions=True)
 
     async def _probe(self, endpoint: Endpoint) -> None:
+        began_at = time.monotonic()
         try:
             await self._examine(endpoint)
-            endpoint.mark_up()
+            if endpoint.down_at <= began_at:  # else it has failed meanwhile, and is probed again
+                endpoint.mark_up()
         except EngineFault as fault:
             self._on_probe_failed(endpoint, fault)
         except Exception as defect:  # of ours, at an answer that nobody thought of
@@ -192,8 +223,10 @@ class Endpoints:
             self._on_change()
 
     def _on_probe_failed(self, endpoint: Endpoint, fault: EngineFault) -> None:
-        endpoint.mark_failed(fault, time.monotonic())
-        endpoint.is_lost = True
+        now = time.monotonic()
+        endpoint.mark_failed(fault, now)
+        has_time = now - endpoint.down_at < MAX_OVERLOAD_S
+        endpoint.is_lost = not (isinstance(fault, EngineOverloaded) and has_time)
         log.warning(
             "the engine %s cannot be used: %s",
             endpoint.url,

@@ -14,6 +14,7 @@ from inference_svc.upstream.faults import (
     AnswerInvalid,
     EngineLost,
     EngineOverloaded,
+    RequestFailed,
     RequestRefused,
     excerpt,
 )
@@ -145,4 +146,4 @@ def raise_error(error: Any) -> NoReturn:
         raise EngineOverloaded(problem, 1.0)
     if isinstance(code, int) and 400 <= code < 500:
         raise RequestRefused(problem, code)
-    raise EngineLost(problem)
+    raise RequestFailed(problem)

@@ -4,6 +4,8 @@ from typing import Final
 
 MAX_TEXT: Final = 300
 """Characters of an engine's own text in a message."""
+MAX_OVERLOAD_S: Final = 600.0
+"""How long an engine may be overloaded without a pause, before it counts as lost."""
 
 
 def excerpt(data: bytes | str) -> str:
@@ -18,6 +20,10 @@ class EngineFault(Exception):
 
 class EngineLost(EngineFault):
     """It cannot be reached, cut its answer, or was silent for too long."""
+
+
+class RequestFailed(EngineLost):
+    """It answered with an error of its own (500): the request may be the reason, or the engine."""
 
 
 class AnswerInvalid(EngineFault):

@@ -34,7 +34,7 @@ class UpstreamTarget:
 
     `urls` are "http(s)://host[:port][/prefix]"; `kind` is "auto", "vllm", "sglang" or
     "llama_server". `model` is the engine's name of the model; empty: its only one. `key_file` has a
-    key for `Authorization: Bearer`, and is read at each connection. `concurrency` and
+    key for `Authorization: Bearer`, and is read at each connection. `concurrency`, of each URL, and
     `context_tokens` are told by the engine if None. Times are in seconds: until connected, until
     the first token, and between two parts of an answer. `ca_file` verifies engines instead of the
     system's authorities; `certificate_file` and `certificate_key_file` are the client's.

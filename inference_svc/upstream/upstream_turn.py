@@ -65,18 +65,26 @@ class ServedModel:
 
 
 class Turn:
-    """A sequence in the queue or at an engine. `slot` is its number among those in flight."""
+    """A sequence in the queue or at an engine. `slot` is its number among those in flight.
+
+    `num_lost` are the engines that it lost, `num_failed` the errors with which engines answered it,
+    the last one at `failed_at`; `refused_at` is when engines began to refuse it as overloaded.
+    `is_charged`: its prompt was charged to the project.
+    """
 
     def __init__(self, sequence: Sequence, served: ServedModel) -> None:
         self.sequence = sequence
         self.is_finished = False
-        self.num_lost = self.num_refused = 0
+        self.is_charged = False
+        self.num_lost = self.num_failed = 0
+        self.failed_at: Endpoint | None = None
+        self.refused_at: float | None = None
         self.slot = 0
         self._served = served
         self._connection: HttpConnection | None = None
         self._reader: AnswerReader | None = None
         self._num_left = 0
-        self._must_force = self._has_told_start = False
+        self._must_force = self._has_replayed = self._has_told_start = False
 
     @property
     def can_go_on(self) -> bool:
@@ -98,6 +106,10 @@ class Turn:
         if self._connection is not None and not self.is_finished:
             self._connection.set_paused(paused=paused)
 
+    def set_aside(self) -> None:
+        """Wait in the queue as before, if no engine has begun with it."""
+        self.sequence.has_started = self._has_told_start
+
     async def run(self, endpoint: Endpoint) -> None:
         """Go on at an engine until the sequence is finished. Raises `EngineFault`."""
         self._begin()
@@ -107,11 +119,13 @@ class Turn:
             await self._attempt(endpoint)
 
     def _begin(self) -> None:
-        """Replay the resumed tokens, once."""
+        """Leave the queue, and replay the resumed tokens, once."""
         sequence = self.sequence
-        if sequence.has_started:
+        if not sequence.has_started:
+            sequence.has_started, sequence.started_at = True, time.monotonic()
+        if self._has_replayed:
             return
-        sequence.has_started, sequence.started_at = True, time.monotonic()
+        self._has_replayed = True
         for token in sequence.request.resumed:
             if sequence.output.add(token, self._served.pieces).is_end:
                 self._start(0)

@@ -196,6 +196,7 @@ BROAD_HANDLERS = (
     "inference_svc/engine_process/file_thread.py",  # a snapshot or a prefix
     "inference_svc/llama/sampling/batch_sampler.py",  # a sequence
     "inference_svc/model_pool/lifecycle.py",  # a model
+    "inference_svc/upstream/endpoints.py",  # a URL of an upstream
     # Code of others that may raise anything.
     "control_svc/agent/mcp_client.py",
     "control_svc/db/notifications.py",

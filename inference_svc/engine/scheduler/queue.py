@@ -133,14 +133,15 @@ class ProjectSlots:
     """
 
     def __init__(self, slots: int) -> None:
-        self._limit = slots - 1 if slots >= MIN_SHARED_SLOTS else slots
+        self._slots = slots
         self._held: Counter[tuple[str, bool]] = Counter()
         self._started: dict[str, float] = {}
         """The time of the last start, by project."""
         self._now = 0.0
 
-    def begin(self, running: Iterable[Sequence], now: float) -> None:
-        """Begin an admission pass."""
+    def begin(self, running: Iterable[Sequence], now: float, slots: int | None = None) -> None:
+        """Begin an admission pass. `slots` are those of now, if their number changes."""
+        self._slots = self._slots if slots is None else slots
         self._held = Counter(map(_project_and_kind, running))
         self._now = now
 
@@ -148,7 +149,8 @@ class ProjectSlots:
         """Whether the project of a sequence may have one more slot."""
         project, is_batch = _project_and_kind(sequence)
         held = self._held[project, False] + is_batch * self._held[project, True]
-        return held < self._limit or not any(
+        limit = self._slots - (self._slots >= MIN_SHARED_SLOTS)
+        return held < limit or not any(
             other != project and self._now - started < RECENT_S
             for other, started in self._started.items()
         )

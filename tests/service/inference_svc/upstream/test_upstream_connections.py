@@ -74,11 +74,15 @@ async def test_the_engine_is_asked_who_it_is_before_a_request_is_sent_again() ->
 
 
 async def test_the_engine_is_asked_who_it_is_at_each_new_connection() -> None:
-    engine = ByteEngine(REPLY, attempts=[Attempt(hold=asyncio.Event())])
+    """The connection that stayed open leads to the engine that was probed, and is served by it."""
+    hold = asyncio.Event()
+    engine = ByteEngine(REPLY, attempts=[Attempt(hold=hold)])
     async with connected(engine) as client:
         engine.model = "another"
         for number in range(3):
             client.send(Submit(byte_request(number)))
+        await engine.got_one.wait()
+        hold.set()
         await client.wait_for(lambda: bool(client.exits))
     assert len(engine.bodies) == 1
 

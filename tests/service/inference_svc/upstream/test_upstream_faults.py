@@ -24,7 +24,6 @@ from svc_kit.errors import (
     EngineCrashed,
     EngineRestarting,
     GrammarInvalid,
-    UpstreamUnavailable,
 )
 from tests.support.byte_engine import (
     END,
@@ -123,15 +122,6 @@ async def test_a_request_that_three_engines_do_not_survive_fails() -> None:
         events = await client.run(byte_request())
         assert text_of(events) == TEXT[:3]
     assert error_of(events) == EngineCrashed(times=3)
-
-
-async def test_a_request_that_all_engines_refuse_to_serve_fails_with_a_time() -> None:
-    busy = http("429 X", b"{}", "Retry-After: 0")
-    engine = ByteEngine(REPLY, attempts=[Attempt(raw=busy)] * 8)
-    async with connected(engine) as client:
-        events = await client.run(byte_request())
-    assert error_of(events) == UpstreamUnavailable(service="bytes", retry_after=1.0)
-    assert len(engine.bodies) == 8
 
 
 async def test_a_request_that_an_engine_does_not_accept_fails_at_once() -> None:
