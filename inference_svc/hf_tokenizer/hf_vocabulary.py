@@ -301,7 +301,7 @@ def _ids(tokens: int | list[int] | None) -> list[int]:
 
 
 def _add_tokens(tokenizer: Tokenizer, folder: HfFolder) -> None:
-    """Add what `tokenizer_config.json` says of tokens to what `tokenizer.json` does, as
+    """Add the tokens of `tokenizer_config.json` to those of `tokenizer.json`, as
     transformers does. Raises `ModelFileInvalid` if they contradict each other."""
     config, added = folder.tokenizer_config, tokenizer.get_added_tokens_decoder()
     for token, given in sorted(config.added_tokens_decoder.items()):

@@ -131,8 +131,8 @@ def write_file_list(folder: Path, files: Iterable[DownloadFile]) -> None:
 
 
 def delete_downloads(folder: Path, names: Iterable[str]) -> None:
-    """Delete the files of a download, also unfinished ones, and its folder unless others have put
-    files there. The list goes last: it says what is left to delete after a kill."""
+    """Delete the files of a download, also unfinished ones, and its folder unless it has other
+    files. The list of them is deleted last, so that a deletion that was killed can be completed."""
     if folder.is_symlink():
         return
     files = "|".join(rf"{re.escape(name)}(\.part|\.etag)?" for name in names)

@@ -392,7 +392,7 @@ class ModelPool:
 
 
 def _load_failure(entry: ModelEntry) -> errors.ModelLoadFailed:
-    """The error of a failed load for a call, whoever makes it."""
+    """The error of a failed load, without what only operators may see."""
     problem = entry.shown_problem(to_operator=False)
     return errors.ModelLoadFailed(model=entry.name, problem=problem)
 

@@ -7,6 +7,7 @@ of a request reaches another URL than the configured one.
 import asyncio
 import enum
 import ssl
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
@@ -135,14 +136,6 @@ class Endpoint:
         await self._exchange(method, path, body, reader, lambda _: None, timeout_s, timeout_s)
         return reader.value()
 
-    async def get_text(self, path: str) -> str:
-        """Return the text of an answer with status 200, as of `/metrics`. Raises `EngineFault`."""
-        reader = _JsonReader()
-        await self._exchange(
-            "GET", path, None, reader, lambda _: None, _CALL_TIMEOUT_S, _CALL_TIMEOUT_S
-        )
-        return reader.text()
-
     async def stream(
         self, path: str, body: Any, on_data: OnData, on_open: Callable[[HttpConnection], None]
     ) -> None:
@@ -257,7 +250,7 @@ def _changed_at(path: Path) -> int:
     return path.stat().st_mtime_ns
 
 
-class _Reader:
+class _Reader(ABC):
     """Reads the head; a status that is an error raises the fault once the body is read."""
 
     must_be_ours = False
@@ -281,8 +274,9 @@ class _Reader:
         self._error += data[: _MAX_ERROR_BYTES - len(self._error)]
         return len(self._error) >= _MAX_ERROR_BYTES
 
+    @abstractmethod
     def read(self, data: bytes) -> bool:
-        raise NotImplementedError
+        """Read the next bytes of an answer with status 200; returns as `Receiver.body`."""
 
     def check_status(self) -> None:
         """Raise the fault that the status means."""
@@ -317,10 +311,6 @@ class _JsonReader(_Reader):
         if len(self._data) > _MAX_BODY_BYTES:
             raise AnswerInvalid(f"its answer has more than {_MAX_BODY_BYTES} bytes")
         return False
-
-    def text(self) -> str:
-        self.check_status()
-        return self._data.decode("utf-8", "replace")
 
     def value(self) -> Any:
         self.check_status()

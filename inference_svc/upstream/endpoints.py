@@ -97,7 +97,7 @@ class Endpoints:
 
     @property
     def info(self) -> EngineInfo | None:
-        """What the engine told of itself."""
+        """Version, model and limits, as the engine gives them."""
         return self.probed.info if self.probed is not None else None
 
     @property
@@ -207,7 +207,7 @@ class Endpoints:
                 endpoint.mark_up()
         except EngineFault as fault:
             self._on_probe_failed(endpoint, fault)
-        except Exception as defect:  # of ours, at an answer that nobody thought of
+        except Exception as defect:  # a defect of this package, met in an engine's answer
             log.exception("the probe of the engine %s failed", endpoint.url)
             self._on_probe_failed(endpoint, AnswerInvalid(f"it cannot be probed: {defect!r}"))
         finally:
@@ -235,8 +235,8 @@ class Endpoints:
         )
 
     async def _examine(self, endpoint: Endpoint) -> None:
-        """Find out what is behind a URL, and whether it is what is behind the others. What it
-        honours is probed again only when it tells other facts of itself."""
+        """Find out what is behind a URL, and whether it is what is behind the others. Its
+        features are probed again only if its version, model or limits have changed."""
         target = self._target
         if self._apis is None:
             self._apis = await asyncio.to_thread(_apis, self._vocabulary, target.kind)

@@ -19,6 +19,19 @@ from inference_svc.upstream.faults import (
     excerpt,
 )
 
+COMMON_SAMPLING: Final = frozenset(
+    {
+        "top_k",
+        "top_p",
+        "min_p",
+        "repetition_penalty",
+        "frequency_penalty",
+        "presence_penalty",
+        "logit_bias",
+    }
+)
+"""The fields of `Sampling`, beside the temperature, that every kind takes."""
+
 
 class TokenLogprob(NamedTuple):
     """The log probability of an output token, and those of the most probable ones by token."""

@@ -23,6 +23,7 @@ from inference_svc.engine.sampling_params import (
 from inference_svc.engine_client.features import effective_fields
 from inference_svc.upstream.endpoint import Endpoint, parse_json
 from inference_svc.upstream.engine_api import (
+    COMMON_SAMPLING,
     UNKNOWN,
     AnswerReader,
     Chunk,
@@ -54,25 +55,17 @@ class LlamaServer:
     """The API of llama-server."""
 
     name = "llama-server"
-    sampling = frozenset(
-        {
-            "dynatemp_range",
-            "dynatemp_exponent",
-            "top_k",
-            "top_p",
-            "min_p",
-            "typical_p",
-            "top_n_sigma",
-            "xtc_probability",
-            "xtc_threshold",
-            "min_keep",
-            "penalty_last_n",
-            "repetition_penalty",
-            "frequency_penalty",
-            "presence_penalty",
-            *_STRUCTURED,
-        }
-    )
+    sampling = COMMON_SAMPLING | {
+        "dynatemp_range",
+        "dynatemp_exponent",
+        "typical_p",
+        "top_n_sigma",
+        "xtc_probability",
+        "xtc_threshold",
+        "min_keep",
+        "penalty_last_n",
+        *_STRUCTURED,
+    }
     forms = frozenset(
         {OutputFormatKind.JSON_SCHEMA, OutputFormatKind.GBNF, OutputFormatKind.CHOICES}
     )

@@ -8,6 +8,7 @@ from inference_svc.engine.constraint import Constraint, OutputFormatKind
 from inference_svc.engine_client.features import effective_fields
 from inference_svc.upstream.endpoint import Endpoint, parse_json
 from inference_svc.upstream.engine_api import (
+    COMMON_SAMPLING,
     AnswerReader,
     Chunk,
     EngineInfo,
@@ -36,17 +37,7 @@ class Sglang:
     """The native API of SGLang."""
 
     name = "sglang"
-    sampling = frozenset(
-        {
-            "top_k",
-            "top_p",
-            "min_p",
-            "repetition_penalty",
-            "frequency_penalty",
-            "presence_penalty",
-            "logit_bias",
-        }
-    )
+    sampling = COMMON_SAMPLING
     forms = frozenset(_FORMS)
     grammar_flag = "--grammar-backend llguidance"
     brackets_are_control = True

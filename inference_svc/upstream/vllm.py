@@ -10,6 +10,7 @@ from inference_svc.engine.constraint import Constraint, OutputFormatKind
 from inference_svc.engine_client.features import effective_fields
 from inference_svc.upstream.endpoint import Endpoint, parse_json
 from inference_svc.upstream.engine_api import (
+    COMMON_SAMPLING,
     AnswerReader,
     Chunk,
     EngineInfo,
@@ -38,18 +39,7 @@ class Vllm:
     """The API of vLLM."""
 
     name = "vllm"
-    sampling = frozenset(
-        {
-            "top_k",
-            "top_p",
-            "min_p",
-            "repetition_penalty",
-            "frequency_penalty",
-            "presence_penalty",
-            "logit_bias",
-            "allowed_token_ids",
-        }
-    )
+    sampling = COMMON_SAMPLING | {"allowed_token_ids"}
     forms = frozenset(OutputFormatKind)
     grammar_flag = '--structured-outputs-config \'{"backend": "guidance"}\''
     brackets_are_control = True
