@@ -175,16 +175,14 @@ class Endpoints:
 
     async def _verify(self, endpoint: Endpoint) -> None:
         """Make sure that the engine is still the one that was probed. Raises `EngineFault`."""
-        probed = self.probed
-        if probed is not None:
-            try:
-                info = await probed.api.info(endpoint, self._target.model)
-            except RequestRefused as fault:
-                raise EngineLost(f"it is another engine: {fault}") from None
-            self._pin.check_model(probed.api.name, info)
-            found = self._found.get(endpoint.url)
-            if found is not None and found.info != info:
-                raise EngineLost("it was started again with another version or other limits")
+        if (found := self._found.get(endpoint.url)) is None:
+            return  # it is being probed
+        try:
+            info = await found.api.info(endpoint, self._target.model)
+        except RequestRefused as fault:
+            raise EngineLost(f"it is another engine: {fault}") from None
+        if info != found.info:
+            raise EngineLost("it is another engine, or has another version or other limits")
 
     def stop(self) -> None:
         """Close all connections, and probe no more."""

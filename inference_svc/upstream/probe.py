@@ -76,11 +76,6 @@ class PinnedIdentity:
         elif found != self.identity:
             raise EngineUnusable(f"it serves {found[:3]}, but this name was {self.identity[:3]}")
 
-    def check_model(self, kind: str, info: EngineInfo) -> None:
-        """The same by what an engine tells of itself, without its vocabulary."""
-        if self.identity is not None:
-            self.check(Identity(kind, info.model, info.revision, self.identity.vocabulary))
-
 
 async def detect(endpoint: Endpoint, apis: Sequence[EngineApi], model: str) -> EngineApi:
     """The kind of the engine, the first of `apis` whose routes it has. Raises `EngineFault`."""
