@@ -54,7 +54,12 @@ from svc_kit.lifecycle import StartupError
 
 @functools.cache
 def _limit_client() -> None:
-    """Limit the bodies of the process's client, once: setting it again closes the one in use."""
+    """Limit what the client library does, before its first use of the network.
+
+    Bodies are limited once: setting a client again closes the one in use. Without telemetry it does
+    not ask the Hub for the names of agents, and does not tell it which one runs it.
+    """
+    constants.HF_HUB_DISABLE_TELEMETRY = True
     hooks: dict[str, list[Callable[..., Any]]] = {"response": [http_client.limit_download]}
     set_client_factory(
         lambda: httpx2.Client(
@@ -67,10 +72,16 @@ def _limit_client() -> None:
 
 
 def _download(*args: Any, **kwargs: Any) -> str:
-    """`hf_hub_download` with a client whose bodies are limited."""
+    """`hf_hub_download` with a client that is limited."""
     _limit_client()
     path: str = hf_hub_download(*args, **kwargs)
     return path
+
+
+def _headers() -> dict[str, str]:
+    """The headers of a request, with the token if there is one. Blocks: a token may be renewed."""
+    _limit_client()
+    return build_hf_headers()
 
 
 class HuggingFaceDownloads:
@@ -161,6 +172,7 @@ def file_request(source: str) -> tuple[str, dict[str, str]]:
     if remote is None:
         raise StartupError(f"{source!r} is not on Hugging Face")
     url = hf_hub_url(remote.repository, remote.file, revision=remote.revision)
+    _limit_client()
     token = get_token()
     return url, {"authorization": f"Bearer {token}"} if token else {}
 
@@ -204,7 +216,7 @@ async def _list_repository(repository: str, revision: str | None) -> dict[str, D
             f"{constants.ENDPOINT}/api/models/{path}",
             max_bytes=_LISTING_BYTES,
             timeout_s=_TIMEOUT_S,
-            headers=await asyncio.to_thread(build_hf_headers),
+            headers=await asyncio.to_thread(_headers),
             params={"blobs": "true"},
             follow_redirects=True,
         )

@@ -41,40 +41,68 @@ def test_a_file_is_downloaded_to_the_folder(tmp_path: Path) -> None:
 
 
 class GatedHub(BaseHTTPRequestHandler):
-    """A hub whose repositories are all gated. It keeps the tokens that it gets."""
+    """A hub whose repositories are all gated. It keeps what it is asked for, and the headers."""
 
+    requests: ClassVar[list[str]] = []
     tokens: ClassVar[list[str | None]] = []
+    user_agents: ClassVar[list[str]] = []
 
     def do_HEAD(self) -> None:
         """Refuse access to a file."""
+        self.requests.append(f"{self.command} {self.path}")
         self.tokens.append(self.headers["authorization"])
+        self.user_agents.append(self.headers["user-agent"])
         self.send_response(403)
         self.send_header("X-Error-Code", "GatedRepo")
         self.end_headers()
 
+    do_GET = do_HEAD
 
-def test_the_token_of_the_environment_is_sent(tmp_path: Path) -> None:
-    """By the real client, whose refusal is explained."""
-    download = (
-        "import sys; from pathlib import Path\n"
-        "from inference_svc.models.huggingface import HuggingFaceDownloads, RemoteFile\n"
-        "HuggingFaceDownloads(Path(sys.argv[1]))(RemoteFile('o/r', 'f.gguf', None))"
-    )
+
+def ask_hub(folder: Path, code: str) -> str:
+    """Run `code` in a process of its own with a new cache, and return its stderr."""
+    for kept in (GatedHub.requests, GatedHub.tokens, GatedHub.user_agents):
+        kept.clear()
     with ThreadingHTTPServer(("127.0.0.1", 0), GatedHub) as hub:
         threading.Thread(target=hub.serve_forever).start()
         endpoint = f"http://127.0.0.1:{hub.server_port}"
         environment = {"HF_TOKEN": "secret", "HF_ENDPOINT": endpoint, "NO_PROXY": "127.0.0.1"}
         result = subprocess.run(
-            [sys.executable, "-c", download, str(tmp_path)],
-            env={**os.environ, **environment},
+            [sys.executable, "-c", code, str(folder)],
+            env={**os.environ, "HF_HOME": str(folder / "home"), "AI_AGENT": "x", **environment},
             capture_output=True,
             text=True,
             check=False,
         )
         hub.shutdown()
+    return result.stderr
 
+
+DOWNLOAD = (
+    "import sys; from pathlib import Path\n"
+    "from inference_svc.models.huggingface import HuggingFaceDownloads, RemoteFile\n"
+    "HuggingFaceDownloads(Path(sys.argv[1]))(RemoteFile('o/r', 'f.gguf', None))"
+)
+LIST = (
+    "import asyncio\n"
+    "from inference_svc.models.huggingface import find_files\n"
+    "asyncio.run(find_files('hf:o/r', with_projector=True, with_adapter=True))"
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "request_line"),
+    [(DOWNLOAD, "HEAD /o/r/resolve/main/f.gguf"), (LIST, "GET /api/models/o/r?blobs=true")],
+    ids=["download", "listing"],
+)
+def test_the_hub_is_asked_for_nothing_else(tmp_path: Path, code: str, request_line: str) -> None:
+    """With the token of the environment, and without telemetry: no list of agents, none named."""
+    stderr = ask_hub(tmp_path, code)
+
+    assert GatedHub.requests == [request_line]
     assert GatedHub.tokens == ["Bearer secret"]
-    assert "the repository is gated: accept its terms there" in result.stderr
+    assert not any("agent/" in each for each in GatedHub.user_agents)
+    assert "the repository is gated: accept its terms there" in stderr
 
 
 @pytest.mark.parametrize(
