@@ -3,13 +3,13 @@
 The messages of a thread cannot be changed while one of its runs is active.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from corral.control.v1 import message_service_pb2 as pb
 
-from control_svc.assistants.message_model import AddedMessage, FileUse, NewMessage, ThreadMessage
+from control_svc.assistants.message_model import AddedMessage, NewMessage, ThreadMessage
 from control_svc.assistants.model import NewThread, Thread
 from control_svc.assistants.proto import MESSAGE, NEW_MESSAGE, message_metadata
 from control_svc.assistants.queries import MessageQueries, ThreadQueries
@@ -145,7 +145,7 @@ class MessageAdder:
             for index, message in enumerate(messages)
             for use in message.files(f"{path}[{index}].")
         ]
-        await self._check_files(tx, uses)
+        await FileQueries(tx).find(uses, now)
         created = [message.make(self._ids.new(PREFIX), thread.id, now) for message in messages]
         await MessageQueries(tx).add(created)
         return await self._attach_files(tx, thread, created)
@@ -154,7 +154,7 @@ class MessageAdder:
         self, tx: Transaction, thread: Thread, message: NewMessage, message_id: str
     ) -> ThreadMessage:
         """Append one message whose id is already assigned; otherwise like `add`."""
-        await self._check_files(tx, message.files())
+        await FileQueries(tx).find(message.files(), self._clock())
         created = message.make(message_id, thread.id, self._clock())
         await MessageQueries(tx).add([created])
         await self._attach_files(tx, thread, [created])
@@ -178,12 +178,3 @@ class MessageAdder:
         changed = thread.with_settings(replace(settings, resources=resources))
         await ThreadQueries(tx).update(changed)
         return changed
-
-    async def _check_files(self, tx: Transaction, uses: Iterable[FileUse]) -> None:
-        """Validate that files exist. Each is looked up once: the thread is locked, and there may be
-        100,000 uses."""
-        first_uses: dict[str, str] = {}
-        for field, file_id in uses:
-            first_uses.setdefault(file_id, field)
-        for file_id, field in first_uses.items():
-            await FileQueries(tx).get(file_id, self._clock(), field)

@@ -47,11 +47,8 @@ class FileContents:
         budget = MediaBudget()
 
         async def find(tx: Transaction) -> dict[str, File]:
-            files: dict[str, File] = {}
+            files = await FileQueries(tx).find(references, self._clock())
             for field, file_id in references:
-                if file_id not in files:
-                    now = self._clock()
-                    files[file_id] = await FileQueries(tx).get(file_id, now, field)
                 budget.add(field, files[file_id].size_bytes)
             return files
 

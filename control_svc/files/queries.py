@@ -1,5 +1,6 @@
 """SQL of files and uploads."""
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
@@ -33,6 +34,25 @@ class FileQueries(Queries):
         if row is None or _file(row).is_expired(now):
             raise FileNotFound(file=file_id, field=field)
         return _file(row)
+
+    async def find(self, uses: Iterable[tuple[str, str]], now: datetime) -> dict[str, File]:
+        """Return files by id, for pairs of a field of the request and the id that it has.
+
+        Raises FileNotFound for the first that does not exist or has expired, naming its field.
+        """
+        fields: dict[str, str] = {}
+        for field, file_id in uses:
+            fields.setdefault(file_id, field)
+        known = [file_id for file_id in fields if is_id(file_id, FILE)]
+        files: dict[str, File] = {}
+        for start in range(0, len(known), ROWS_AT_ONCE):
+            some = FileRow.id.in_(known[start : start + ROWS_AT_ONCE])
+            rows = await self._session.scalars(self._select(FileRow, some, _is_unexpired(now)))
+            files |= {row.id: _file(row) for row in rows}
+        for file_id, field in fields.items():
+            if file_id not in files:
+                raise FileNotFound(file=file_id, field=field)
+        return files
 
     async def page(self, window: Window, purpose: FilePurpose | None, now: datetime) -> list[File]:
         """Return the unexpired files of a window; `purpose` None matches any."""

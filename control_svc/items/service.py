@@ -89,7 +89,7 @@ async def resolve_items(
     """
     references = [item.reference for item in inputs if item.content is None]
     stored = await TimelineQueries(tx).get_many(references)
-    await _check_files(tx, inputs, now, field)
+    await FileQueries(tx).find(referenced_files(inputs, field), now)
     new_ids = await _assign_ids(tx, inputs, ids)
     items: list[Item] = []
     for index, (item, new_id) in enumerate(zip(inputs, new_ids, strict=True)):
@@ -135,13 +135,6 @@ async def check_duplicates(
             problem = "the item is repeated, or already in the conversation"
             raise InvalidField(field=f"{field}[{index}].id", problem=problem)
         references.add(item.reference)
-
-
-async def _check_files(
-    tx: Transaction, inputs: Sequence[InputItem], now: datetime, field: str
-) -> None:
-    for path, file_id in referenced_files(inputs, field):
-        await FileQueries(tx).get(file_id, now, path)
 
 
 async def _assign_ids(tx: Transaction, inputs: Sequence[InputItem], ids: IdSource) -> list[str]:

@@ -19,7 +19,7 @@ from control_svc.db.transaction import (
     write_transaction,
 )
 from control_svc.vector_stores import proto as convert
-from control_svc.vector_stores.membership import FileAdder, remove_file, set_file_state
+from control_svc.vector_stores.membership import FileAdder, remove_file, set_file_states
 from control_svc.vector_stores.model import (
     FileBatch,
     FileState,
@@ -226,8 +226,8 @@ class VectorFiles(Methods[StoreFile]):
         store = await VectorStoreQueries(tx).lock(store_id)
         batch = await FileBatchQueries(tx).get(store_id, batch_id)
         if batch.counts.in_progress:
-            for file in await StoreFileQueries(tx).list_in_progress(batch_id):
-                store = await set_file_state(tx, store, file, FileState.CANCELLED)
+            files = await StoreFileQueries(tx).list_in_progress(batch_id)
+            store = await set_file_states(tx, store, files, FileState.CANCELLED)
             await VectorStoreQueries(tx).update(store)
             await FileBatchQueries(tx).cancel(batch_id, self.clock())
             batch = await FileBatchQueries(tx).get(store_id, batch_id)

@@ -58,15 +58,15 @@ class FileAdder:
         store.check_not_expired(now)
         store = store.touch(now)
         file_ids = [file.file_id for file in files]
+        await FileQueries(tx).find(((field, file_id) for file_id in file_ids), now)
         rows = await StoreFileQueries(tx).find(store_id, file_ids)
-        added = []
+        added, joining = [], []
         for file in files:
-            await FileQueries(tx).get(file.file_id, now, field)
             row = rows.get(file.file_id)
             if row is not None and _can_keep(row, file):
                 if batch_id is not None:
                     row = replace(row, batch_id=batch_id)
-                    await StoreFileQueries(tx).update(row)
+                    joining.append(row)
                     rows[file.file_id] = row
                 continue
             if row is not None:
@@ -75,7 +75,8 @@ class FileAdder:
             store = store.update_counts(row, None)
             rows[file.file_id] = row
             added.append(row)
-        # In one statement: for 2000 files, single inserts would block other writers for seconds.
+        # At once: for 2000 files, single statements would block other writers for seconds.
+        await StoreFileQueries(tx).update(*joining)
         await StoreFileQueries(tx).add(added)
         await JobQueries(tx).add_all([self._new_job(row) for row in added])
         await VectorStoreQueries(tx).update(store)
@@ -101,10 +102,23 @@ async def set_file_state(
     problem: FileProblem | None = None,
 ) -> VectorStore:
     """Set the state of a file in a locked store. Returns the store, which must be updated."""
-    changed = replace(file, state=state, problem=problem)
+    return await set_file_states(tx, store, [file], state, problem)
+
+
+async def set_file_states(
+    tx: Transaction,
+    store: VectorStore,
+    files: Sequence[StoreFile],
+    state: FileState,
+    problem: FileProblem | None = None,
+) -> VectorStore:
+    """Set the state of files in a locked store. Returns the store, which must be updated."""
+    changed = [replace(file, state=state, problem=problem) for file in files]
     tx.announce(store.id)
-    await StoreFileQueries(tx).update(changed)
-    return store.update_counts(changed, file.state)
+    await StoreFileQueries(tx).update(*changed)
+    for before, after in zip(files, changed, strict=True):
+        store = store.update_counts(after, before.state)
+    return store
 
 
 async def remove_file(tx: Transaction, store: VectorStore, file: StoreFile) -> VectorStore:

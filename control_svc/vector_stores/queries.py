@@ -103,10 +103,11 @@ class StoreFileQueries(Queries):
         row = await self._session.get(StoreFileRow, (self._project, entry), populate_existing=True)
         return None if row is None or row.state == _DELETED else _read_file(row)
 
-    async def update(self, file: StoreFile) -> None:
-        """Update a file whose store is locked."""
-        update = self._update(StoreFileRow, StoreFileRow.entry == file.entry)
-        await self._session.execute(update.values(_file_values(file)))
+    async def update(self, *files: StoreFile) -> None:
+        """Update files whose store is locked, with one statement by their primary keys."""
+        if files:
+            values = [{**_file_values(file), "project": self._project} for file in files]
+            await self._session.execute(sa.update(StoreFileRow), values)
 
     async def page(
         self,
@@ -174,9 +175,10 @@ class StoreFileQueries(Queries):
 
     def _present(self, store_id: str) -> sa.Select[StoreFileRow]:
         """Select the files of a store that are not deleted."""
-        return self._select(
+        query = self._select(
             StoreFileRow, StoreFileRow.store_id == store_id, StoreFileRow.state != _DELETED
         )
+        return query.execution_options(populate_existing=True)
 
     def _completed(self, store_ids: Collection[str]) -> sa.Select[str]:
         return sa.select(StoreFileRow.entry).where(
