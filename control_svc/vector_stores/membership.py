@@ -129,11 +129,15 @@ async def remove_file(tx: Transaction, store: VectorStore, file: StoreFile) -> V
 async def remove_file_from_stores(tx: Transaction, file_id: str) -> None:
     """Remove a deleted file from all stores."""
     for store_id in await StoreFileQueries(tx).list_stores(file_id):
-        store = await VectorStoreQueries(tx).lock(store_id)
-        files = await StoreFileQueries(tx).find(store_id, [file_id])
-        for file in files.values():
-            store = await remove_file(tx, store, file)
-        await VectorStoreQueries(tx).update(store)
+        await remove_files(tx, store_id, [file_id])
+
+
+async def remove_files(tx: Transaction, store_id: str, file_ids: Sequence[str]) -> None:
+    """Remove those of the files that are in a store. Raises VectorStoreNotFound."""
+    store = await VectorStoreQueries(tx).lock(store_id)
+    files = await StoreFileQueries(tx).find(store_id, file_ids)
+    store = await set_file_states(tx, store, [*files.values()], FileState.DELETED)
+    await VectorStoreQueries(tx).update(store)
 
 
 _DELETED_CHUNKS: Final = 500

@@ -17,6 +17,7 @@ from control_svc.base.ids import (
 )
 from control_svc.base.object_queries import ObjectQueries
 from control_svc.base.pagination import Window, apply_cursors, restore_order
+from control_svc.db.cleanup import ROWS_AT_ONCE
 from control_svc.db.documents import document_value
 from control_svc.db.tables import read_row, row_values
 from control_svc.db.transaction import CrossProjectQueries, Queries
@@ -234,16 +235,22 @@ class StoreSweepQueries(CrossProjectQueries):
         )
         return [(row.project, row.id) for row in await self._session.execute(query.limit(limit))]
 
-    async def list_orphaned(self, limit: int) -> list[tuple[str, str]]:
-        """List (project, file id) of files in stores that do not exist."""
+    async def find_orphaned(self) -> tuple[str, str, Sequence[str]] | None:
+        """A project, one of its stores, and up to `ROWS_AT_ONCE` ids of files in the store that do
+        not exist any more; None if there are none."""
         file = sa.and_(FileRow.project == StoreFileRow.project, FileRow.id == StoreFileRow.file_id)
+        place = (StoreFileRow.project, StoreFileRow.store_id)
         query = (
-            sa.select(StoreFileRow.project, StoreFileRow.file_id)
+            sa.select(*place, StoreFileRow.file_id)
             .where(StoreFileRow.state != _DELETED, ~sa.exists().where(file))
-            .distinct()
-            .limit(limit)
+            .order_by(*place)
+            .limit(ROWS_AT_ONCE)
         )
-        return [(row.project, row.file_id) for row in await self._session.execute(query)]
+        rows = (await self._session.execute(query)).all()
+        if not rows:
+            return None
+        project, store_id, _ = rows[0]
+        return project, store_id, [row.file_id for row in rows if row[:2] == (project, store_id)]
 
     async def lock_removed(self) -> tuple[str, StoreFile] | None:
         """Lock a removed file that still has rows. Returns its project and the file, or None."""

@@ -1,6 +1,7 @@
 """CRUD of vector stores, and the steps of the sweeper that delete their rows."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
@@ -16,7 +17,7 @@ from control_svc.db.cleanup import ROWS_AT_ONCE, Deleted
 from control_svc.db.notifications import Notifications, follow
 from control_svc.db.transaction import CrossProjectTransaction, Transaction
 from control_svc.vector_stores import proto as convert
-from control_svc.vector_stores.membership import FileAdder, remove_file_from_stores
+from control_svc.vector_stores.membership import FileAdder, remove_files
 from control_svc.vector_stores.model import FileState, NewVectorStore, StoreState, VectorStore
 from control_svc.vector_stores.queries import (
     StoreFileQueries,
@@ -136,12 +137,15 @@ async def clear_expired_store(tx: CrossProjectTransaction, now: datetime) -> Del
     return Deleted(0)
 
 
-async def remove_deleted_file(tx: CrossProjectTransaction, _now: datetime) -> Deleted:
-    """Remove a file that no longer exists from all stores. A step of the sweeper."""
-    files = await StoreSweepQueries(tx).list_orphaned(limit=1)
-    for project, file_id in files:
-        await remove_file_from_stores(tx.of(project), file_id)
-    return Deleted(len(files))
+async def remove_deleted_files(tx: CrossProjectTransaction, _now: datetime) -> Deleted:
+    """Remove files that no longer exist from a store. A step of the sweeper."""
+    orphaned = await StoreSweepQueries(tx).find_orphaned()
+    if orphaned is None:
+        return Deleted(0)
+    project, store_id, file_ids = orphaned
+    with suppress(VectorStoreNotFound):  # deleted in the meantime
+        await remove_files(tx.of(project), store_id, file_ids)
+    return Deleted(len(file_ids))
 
 
 async def delete_unused_chunks(tx: CrossProjectTransaction, _now: datetime) -> Deleted:

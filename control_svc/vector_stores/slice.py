@@ -16,7 +16,7 @@ from control_svc.vector_stores.service import (
     VectorStores,
     clear_expired_store,
     delete_unused_chunks,
-    remove_deleted_file,
+    remove_deleted_files,
 )
 
 
@@ -50,6 +50,6 @@ def build(core: Core, caller_limits: CallerLimits) -> VectorStoreSlice:
         servicers=[stores, VectorFiles(*core.shared, adder, caller_limits)],
         handlers=[handler],
         retries={KIND: retry_file},
-        cleanup=[clear_expired_store, remove_deleted_file, delete_unused_chunks],
+        cleanup=[clear_expired_store, remove_deleted_files, delete_unused_chunks],
         search=search,
     )

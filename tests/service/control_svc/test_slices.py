@@ -19,7 +19,7 @@ STEPS = [
     "expedite_late_batches",
     "delete_ended_lines",
     "clear_expired_store",
-    "remove_deleted_file",
+    "remove_deleted_files",
     "delete_unused_chunks",
     "delete_streams_ended_before.<locals>.delete_events",
     "delete_expired_responses.<locals>.delete_responses",

@@ -18,6 +18,7 @@ from control_svc.files.queries import FileQueries
 from control_svc.vector_stores.membership import FileAdder, set_file_states
 from control_svc.vector_stores.model import FileState, NewStoreFile, NewVectorStore, StoreFile
 from control_svc.vector_stores.queries import StoreFileQueries, VectorStoreQueries
+from control_svc.vector_stores.service import remove_deleted_files
 from svc_kit.errors import FileNotFound
 from tests.support.control import SetClock
 
@@ -113,6 +114,40 @@ async def test_the_number_of_files_does_not_change_that_of_statements(
 
     assert counts[0] == counts[1]
     assert (store.counts.cancelled, store.counts.in_progress) == (NUM_FILES, 0)
+
+
+async def test_files_that_are_gone_leave_their_stores_together(
+    database: Database,
+    clock: SetClock,
+    ids: IdSource,
+    store_id: str,
+    files: Sequence[NewStoreFile],
+) -> None:
+    """One transaction of the sweeper for each store, whatever the number of files."""
+    adder, other_id = FileAdder(ids, clock, "embedder"), ids.new(VECTOR_STORE)
+    transactions = database.transactions.of("p")
+
+    async def add(tx: Transaction) -> None:
+        await VectorStoreQueries(tx).add(NewVectorStore().make(other_id, clock()))
+        for store, some in ((store_id, files), (other_id, files[:5])):
+            await adder.add(tx, store, some)
+        for file in files[1:]:
+            await FileQueries(tx).delete(file.file_id, clock())
+
+    await transactions.write(add)
+    removed = []
+    while True:
+        step = partial(remove_deleted_files, _now=clock())
+        removed.append((await database.across_projects.delete(step)).num_rows)
+        if not removed[-1]:
+            break
+    stores = [
+        await transactions.read(lambda tx: VectorStoreQueries(tx).get(store_id)),
+        await transactions.read(lambda tx: VectorStoreQueries(tx).get(other_id)),
+    ]
+
+    assert sorted(removed) == [0, 4, NUM_FILES - 1]
+    assert [store.counts.total for store in stores] == [1, 1]
 
 
 async def test_the_first_file_that_is_missing_is_named(
