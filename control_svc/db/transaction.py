@@ -7,7 +7,7 @@ STORAGE_FAILED.
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
@@ -110,6 +110,9 @@ class TransactionTurns:
             semaphore.release(1, project)
 
 
+_Rows = Sequence[Mapping[str, Any]]
+
+
 class Queries:
     """SQL of a slice, on the rows of the project of a transaction.
 
@@ -136,9 +139,16 @@ class Queries:
 
     async def _insert(self, table: type[OwnedRow], *rows: Mapping[str, Any]) -> None:
         """Insert rows, given by their columns except for the project."""
+        await self._write(sa.insert(table), rows)
+
+    async def _update_each(self, table: type[OwnedRow], *rows: Mapping[str, Any]) -> None:
+        """Update rows by their primary keys, given by their columns except for the project."""
+        await self._write(sa.update(table), rows)
+
+    async def _write(self, statement: sa.Insert | sa.Update, rows: _Rows) -> None:
         if rows:
             values = [{**row, "project": self._project} for row in rows]
-            await self._session.execute(sa.insert(table), values)
+            await self._session.execute(statement, values)
 
 
 class CrossProjectQueries:

@@ -105,10 +105,8 @@ class StoreFileQueries(Queries):
         return None if row is None or row.state == _DELETED else _read_file(row)
 
     async def update(self, *files: StoreFile) -> None:
-        """Update files whose store is locked, with one statement by their primary keys."""
-        if files:
-            values = [{**_file_values(file), "project": self._project} for file in files]
-            await self._session.execute(sa.update(StoreFileRow), values)
+        """Update files whose store is locked, with one statement."""
+        await self._update_each(StoreFileRow, *map(_file_values, files))
 
     async def page(
         self,
