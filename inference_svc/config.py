@@ -56,9 +56,9 @@ class EngineSettings(SettingsGroup):
     """Target time between two tokens, from which prompt chunks are sized."""
     stream_interval_ms: int | None = Field(None, ge=0, le=1000)
     """How long the tokens of a stream, after its first, are buffered to be sent together, which
-    reduces CPU load. With more than ten streams the interval grows with their number, to at most
-    twice this value. 0 sends every token by itself. Unset: 40, or 80 if the engine computes on
-    every core."""
+    reduces CPU load. With more than 16 streams the interval grows with their number, to at most
+    twice this value. 0 sends every token by itself. Unset: each token is sent when it is computed,
+    and at most 20 later while the frontend lacks the CPU time to keep up."""
     draft_tokens: int = Field(16, ge=0, le=256)
     """Maximum draft tokens of a step for all sequences together, predicted from the text so far and
     then verified; memory for their logits is reserved. 0 disables drafts. The log probabilities of

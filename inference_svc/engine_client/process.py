@@ -1,22 +1,26 @@
-"""Starts a child process, such as an engine, with malloc tuned for huge pages, reads and writes its
-pipe, and starts it again when it ends."""
+"""Starts a child process, such as an engine, with malloc tuned for huge pages, writes to its pipe,
+and starts it again when it ends."""
 
 import asyncio
 import ctypes
+import fcntl
 import logging
 import os
 import signal
 import socket
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
+from inference_svc.engine_client.pipe_reader import PipeReader
 from svc_kit.lifecycle import StartupError
 from svc_kit.sandbox.process import FOREIGN_SIGNALS
 
@@ -85,7 +89,6 @@ class ChildProcess(Generic[Received, Sent]):
         on_exit: Callable[[int], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._on_message = on_message
         self._on_exit = on_exit
         own_end, child_end = socket.socketpair()
         self._process = subprocess.Popen(
@@ -96,13 +99,15 @@ class ChildProcess(Generic[Received, Sent]):
             env={**with_malloc_tunables(os.environ), "GGML_NO_BACKTRACE": "1"},
         )
         child_end.close()
-        self._pipe: Connection[Any, Any] = Connection(own_end.detach())
+        self._end = own_end
+        self._pipe: Connection[Any, Any] = Connection(os.dup(own_end.fileno()))
+        self._reader = PipeReader(own_end, on_message)
         self._outbox: SimpleQueue[Any] = SimpleQueue()
         name = module.split(".")[1]
-        self._reader = threading.Thread(target=self._read, name=f"{name}-events", daemon=True)
+        self._waiter = threading.Thread(target=self._wait, name=f"{name}-exit", daemon=True)
         self._writer = threading.Thread(target=self._write, name=f"{name}-commands", daemon=True)
         self._outbox.put(first)
-        self._reader.start()
+        self._waiter.start()
         self._writer.start()
 
     @property
@@ -129,30 +134,25 @@ class ChildProcess(Generic[Received, Sent]):
         await asyncio.to_thread(self._join)
 
     def _join(self) -> None:
-        self._process.wait()
-        self._reader.join()
+        self._waiter.join()
         self._writer.join()
 
-    def _read(self) -> None:
-        try:
-            while True:
-                self._call(self._on_message, self._pipe.recv())
-        except (EOFError, OSError):
-            pass
+    def _wait(self) -> None:
         code = self._process.wait()
         self._outbox.put(None)
-        self._call(self._on_exit, code)
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._finish, code)
+
+    def _finish(self, code: int) -> None:
+        """Deliver the last messages before the exit."""
+        self._reader.close()
+        self._end.close()
+        self._loop.call_soon(self._on_exit, code)
 
     def _write(self) -> None:
-        try:
+        with self._pipe, suppress(OSError):
             while (message := self._outbox.get()) is not None:
                 self._pipe.send(message)
-        except OSError:
-            return
-
-    def _call(self, callback: Callable[[Any], None], argument: object) -> None:
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(callback, argument)
 
 
 _MAX_PAUSE_S = 10.0
@@ -307,6 +307,11 @@ def open_parent_pipe(fd: int) -> "Connection[Any, Any]":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     return Connection(fd)
+
+
+def has_unread(pipe: "Connection[Any, Any]") -> bool:
+    """Whether the parent has not read all that was sent through the pipe."""
+    return int.from_bytes(fcntl.ioctl(pipe.fileno(), termios.TIOCOUTQ, bytes(4)), "little") > 0
 
 
 def describe_exit(code: int) -> str:

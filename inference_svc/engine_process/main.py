@@ -10,9 +10,9 @@ import sys
 from functools import partial
 
 from inference_svc.engine_client.messages import EngineConfig, Ready
-from inference_svc.engine_client.process import StartFailed, open_parent_pipe
+from inference_svc.engine_client.process import StartFailed, has_unread, open_parent_pipe
 from inference_svc.engine_process.model_load import load
-from inference_svc.engine_process.output_batcher import default_interval_s
+from inference_svc.engine_process.output_batcher import MOST_DELAY_S, OutputBatcher
 from inference_svc.engine_process.prefix_offload import PrefixOffloader
 from inference_svc.engine_process.snapshot_io import SnapshotIO
 from inference_svc.engine_process.step_loop import AbortingPipe, StepLoop
@@ -41,17 +41,17 @@ def main(pipe_fd: int) -> None:
         engine = served.engine
         make_snapshot_io = partial(SnapshotIO, served, store)
         make_offloader = partial(PrefixOffloader, served, DiskPrefixCache(config.archive))
-    interval_s = config.stream_interval_s
-    if interval_s is None:
-        threads = loaded.ready.warm_up.threads
-        interval_s = default_interval_s(threads=threads, cores=config.cores)
+    if config.stream_interval_s is None:
+        outbox = OutputBatcher(MOST_DELAY_S, partial(has_unread, pipe))
+    else:
+        outbox = OutputBatcher(config.stream_interval_s)
     gc.freeze()  # full collections would stop the step loop for as long as modules have objects
     StepLoop(
         pipe if config.abort_on is None else AbortingPipe(pipe, config.abort_on),
         engine,
         loaded.embedder,
         memory=loaded.memory,
-        stream_interval_s=interval_s,
+        outbox=outbox,
         make_snapshot_io=make_snapshot_io,
         make_offloader=make_offloader,
     ).run()

@@ -1,14 +1,15 @@
 """Batches events for the frontend.
 
-Each message wakes a thread in every process it passes, about half a millisecond of CPU time, so the
-tokens of an interval are sent together.
+A token is sent when it is computed, unless the frontend has not read those before it: then it has
+less than its share of the cores, where each message costs it and the gateway about half a
+millisecond of CPU time, and the tokens of an interval are sent together.
 """
 
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from queue import Empty, SimpleQueue
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from inference_svc.engine import events
 from inference_svc.engine_client.messages import DeviceMemoryReport, SnapshotDone
@@ -16,20 +17,12 @@ from inference_svc.engine_client.messages import DeviceMemoryReport, SnapshotDon
 Output = list[events.Event] | SnapshotDone | DeviceMemoryReport
 _DELAYED = (events.Delta, events.PromptTokens)
 # Above _FEW_STREAMS the interval grows in proportion to the number of streams, up to a factor: each
-# stream is a message. 16 streams in 7.2 s: 220 ms of CPU time with 80 ms, 160 with 128.
-_FEW_STREAMS = 10
+# stream is a message.
+_FEW_STREAMS = 16
 _MAX_GROWTH = 2.0
-
-
-def default_interval_s(*, threads: int, cores: int) -> float:
-    """The default interval between messages in seconds: longer if the engine uses every core.
-
-    Measured with a model of 0.5B parameters on two cores: a message costs 0.9 ms of CPU time in
-    frontend and gateway. One stream with 12 ms per token: 0.39 ms per token with an interval of
-    40 ms, 0.94 without. If the engine uses every core: 11.7 ms per token with 80 ms instead of
-    12.05.
-    """
-    return 0.08 if threads >= cores else 0.04
+MOST_DELAY_S: Final = 0.02
+"""How long tokens of up to 16 streams wait for a frontend that is behind."""
+_POLL_S: Final = 0.001
 
 
 class _Item(NamedTuple):
@@ -41,12 +34,18 @@ class _Item(NamedTuple):
 
 
 class OutputBatcher:
-    """A queue with one reader. `put` never blocks, and wakes the reader only for urgent outputs."""
+    """A queue with one reader. `put` never blocks."""
 
-    def __init__(self, interval_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """`interval_s` is how long the tokens of up to ten streams may be delayed; 0 disables
-        batching."""
+    def __init__(
+        self,
+        interval_s: float,
+        is_behind: Callable[[], bool] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`interval_s` is how long the tokens of up to 16 streams may be delayed, while the
+        receiver `is_behind`, if that is given; 0 disables batching."""
         self._interval_s = interval_s
+        self._is_behind = is_behind
         self._clock = clock
         self._queue: SimpleQueue[_Item] = SimpleQueue()
         self._has_urgent = threading.Event()
@@ -95,23 +94,34 @@ class OutputBatcher:
         return _Item(output, frozenset(urgent), flush_all)
 
     @property
+    def _is_due(self) -> bool:
+        if self.remaining_s <= 0:
+            return True
+        return self._is_behind is not None and not self._is_behind()
+
+    @property
     def remaining_s(self) -> float:
         """Seconds until pending tokens are sent; 0 or less if they are due."""
         growth = min(max(len(self._streams) / _FEW_STREAMS, 1.0), _MAX_GROWTH)
         return self._last_sent_at + self._interval_s * growth - self._clock()
 
+    @property
+    def _pause_s(self) -> float:
+        """How long to wait before asking again whether pending tokens are due."""
+        return max(self.remaining_s, 0.0) if self._is_behind is None else _POLL_S
+
     def get(self) -> list[Output]:
         """Return pending outputs in order, with adjacent lists of events joined.
 
-        Blocks until there is an output and the interval since the last full batch of tokens has
-        passed. If a sequence has an urgent event, returns at once with everything but the tokens of
-        others.
+        Blocks until there is an output, and the receiver is not behind or the interval since the
+        last full batch of tokens has passed. If a sequence has an urgent event, returns at once
+        with everything but the tokens of others.
         """
         while True:
-            if (remaining_s := self.remaining_s) > 0:
-                self._has_urgent.wait(remaining_s)
+            while not self._is_due and not self._has_urgent.wait(self._pause_s):
+                pass
             self._drain_queue()
-            if self._flush_all or self.remaining_s <= 0:
+            if self._flush_all or self._is_due:
                 return self._pop_all()
             if self._urgent:
                 return self._pop_urgent()

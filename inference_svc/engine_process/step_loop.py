@@ -80,12 +80,12 @@ class StepLoop:
         embedder: Embedder | None = None,
         clock: Callable[[], float] = time.monotonic,
         memory: EngineMemory | None = None,
-        stream_interval_s: float = 0.0,
+        outbox: OutputBatcher | None = None,
         make_snapshot_io: Callable[[PostDone, EmitResult], SnapshotIO] | None = None,
         make_offloader: Callable[[PostDone, EmitResult], PrefixOffloader] | None = None,
     ) -> None:
-        """`stream_interval_s` is how long tokens may be delayed to batch them. `make_snapshot_io`
-        and `make_offloader` receive the functions with which their threads report to the step
+        """`outbox` sends its outputs; without one, none is delayed. `make_snapshot_io` and
+        `make_offloader` receive the functions with which their threads report to the step
         thread, and with which they emit results."""
         self._pipe = pipe
         self._clock = clock
@@ -96,7 +96,7 @@ class StepLoop:
         self._steppers: list[Stepper] = [each for each in (engine, embedder) if each is not None]
         self._turns: FairTurns[Stepper] = FairTurns()
         self._inbox: SimpleQueue[_ReceivedCommand] = SimpleQueue()
-        self._outbox = OutputBatcher(stream_interval_s)
+        self._outbox = outbox or OutputBatcher(0.0)
         callbacks = self._enqueue, self._outbox.put
         self._snapshot_io = make_snapshot_io(*callbacks) if make_snapshot_io else None
         self._offloader = make_offloader(*callbacks) if make_offloader else None

@@ -109,8 +109,8 @@ async def start_engine(
         on_event=events.record,
         on_state=states.put_nowait,
     )
-    await engine.start()
     try:
+        await engine.start()
         yield engine, events, states
     finally:
         await engine.close()

@@ -1,5 +1,6 @@
 """Outputs that may be delayed are batched; urgent ones are sent at once."""
 
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,7 +16,7 @@ from inference_svc.engine.events import (
     Timings,
 )
 from inference_svc.engine_client.messages import SnapshotDone
-from inference_svc.engine_process.output_batcher import Output, OutputBatcher, default_interval_s
+from inference_svc.engine_process.output_batcher import Output, OutputBatcher
 
 END = Finished(1, FinishReason.STOP, None, None, 2, Timings(0.0, 0.0, 0.0))
 DONE = SnapshotDone(7, 0, None)
@@ -27,10 +28,13 @@ def delta(text: str, sequence_id: int = 1) -> Delta:
 
 
 def make_batcher(
-    output: Output, interval_s: float = FOREVER_S, **options: Callable[[], float]
+    output: Output,
+    interval_s: float = FOREVER_S,
+    is_behind: Callable[[], bool] | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> OutputBatcher:
     """A batcher whose interval begins now, since it has just returned `output`."""
-    outbox = OutputBatcher(interval_s, **options)
+    outbox = OutputBatcher(interval_s, is_behind, clock)
     outbox.put(output)
     assert outbox.get() == [output]
     return outbox
@@ -103,9 +107,31 @@ def test_a_load_does_not_delay_the_next_tokens() -> None:
     assert outbox.get() == [[delta("b")]]
 
 
-@pytest.mark.parametrize(("threads", "interval_s"), [(1, 0.04), (2, 0.08), (4, 0.08)])
-def test_the_interval_is_longer_if_no_core_is_free(threads: int, interval_s: float) -> None:
-    assert default_interval_s(threads=threads, cores=2) == interval_s
+def test_tokens_are_sent_once_the_receiver_has_caught_up() -> None:
+    """Without any further output, and long before the interval is over."""
+    answers = iter([True] * 5)
+    outbox = make_batcher([delta("a")], is_behind=lambda: next(answers, False))
+    outbox.put([delta("b")])
+    assert outbox.get() == [[delta("b")]]
+    assert next(answers, None) is None
+
+    outbox.put([delta("c")])
+    assert outbox.get() == [[delta("c")]]
+
+
+def test_a_receiver_that_stays_behind_gets_the_tokens_of_an_interval() -> None:
+    now = 0.0
+
+    def tick() -> float:
+        nonlocal now
+        now += 0.25
+        return now
+
+    outbox = make_batcher([delta("a")], 5.0, lambda: True, tick)
+    outbox.put([delta("b")])
+    outbox.put([delta("c")])
+    assert outbox.get() == [[delta("b"), delta("c")]]
+    assert now >= 5.0
 
 
 def test_tokens_are_sent_when_the_interval_is_over() -> None:
@@ -118,7 +144,7 @@ def test_tokens_are_sent_when_the_interval_is_over() -> None:
 
 
 @pytest.mark.parametrize(
-    ("streams", "remaining_s"), [(10, 0.0), (16, 30.0), (20, 50.0), (99, 50.0)]
+    ("streams", "remaining_s"), [(16, 0.0), (24, 25.0), (32, 50.0), (99, 50.0)]
 )
 def test_the_interval_grows_with_the_number_of_streams(streams: int, remaining_s: float) -> None:
     """Finished streams do not count."""
