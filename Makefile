@@ -33,7 +33,7 @@ test-clients: dev ## Run clients of others against a fresh server (ARGS=--write:
 more-clients: dev ## Install more clients of others by name, and run them against a fresh server (ARGS=--write: their table in docs/use/clients.md)
 	$(BIN)/python -m tools.more_clients $(ARGS)
 
-test-engines: dev ## Start engines of others (llama-server, vLLM for the CPU) with the bundled model, and test Corral in front of them
+test-engines: dev ## Start engines of others (llama-server, vLLM for the CPU) with the bundled model, and test Corral in front of them, and behind a router (SMG)
 	$(BIN)/python -m tools.test_engines $(ARGS)
 
 check: dev ## Check format, lint, types, layers, protos, generated code and docs

@@ -149,19 +149,22 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
         embedding = EmbeddingService(bounds, count, admit)
         record_call = _call_recorder(settings, control, outage_level, stack)
         reconciler = open_reconciler(settings, control, catalog, adapters, outage_level)
-        explanations = Explanations(pool, templates, sandbox)
+        inference = InferenceServicer(generating, embedding, count)
         server = RpcServer(
             [
                 Service(
                     inference_rpc.add_InferenceServiceServicer_to_server,
-                    InferenceServicer(generating, embedding, count),
+                    inference,
                     "corral.inference.v1.InferenceService",
                 ),
                 Service(
                     engine_rpc.add_EngineServiceServicer_to_server,
-                    _engine_servicer(settings, pool, adapters, added, explanations),
+                    _engine_servicer(
+                        settings, pool, adapters, added, Explanations(pool, templates, sandbox)
+                    ),
                     "corral.inference.v1.EngineService",
                 ),
+                *await _vllm_engine(settings, loader, pool, inference),
             ],
             listen=settings.listen,
             authenticator=_authenticator(settings, control),
@@ -346,6 +349,18 @@ def _engine_servicer(
         pool, SnapshotStore(snapshot_folder(settings)), DiskPrefixCache(disk_cache_folder(settings))
     )
     return EngineServicer(pool, info, adapters, snapshots, added, explanations)
+
+
+async def _vllm_engine(
+    settings: InferenceSettings, loader: ModelLoader, pool: ModelPool, inference: InferenceServicer
+) -> list[Service]:
+    """The service for routers, if it is switched on. Raises `StartupError`."""
+    if not settings.vllm_engine.enabled:
+        return []
+    # Imported here because few need it.
+    from inference_svc.vllm_grpc.vllm_service import open_vllm_engine
+
+    return [await open_vllm_engine(settings, loader.open_vocabulary, pool, inference)]
 
 
 @asynccontextmanager

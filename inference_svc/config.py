@@ -291,6 +291,20 @@ class PrefixGroupSettings(SettingsGroup):
     """Projects of the group. Each can infer from cached tokens what the others send."""
 
 
+class VllmEngineSettings(SettingsGroup):
+    """The gRPC service vllm.grpc.engine.VllmEngine, by which routers such as SMG use a model."""
+
+    enabled: bool = False
+    """Whether it is served, on `listen`."""
+    model: str = ""
+    """The model that it serves, by its name or an alias in the settings. Empty: the default
+    model."""
+    tokenizer: str = ""
+    """What GetTokenizer sends, so that routers have the model's tokenizer: a folder of Hugging Face
+    files or hf:owner/repository. It is compared with the model's. Empty: the folder of an upstream,
+    else nothing."""
+
+
 class PoolSettings(SettingsGroup):
     """The models that are loaded at the same time."""
 
@@ -369,6 +383,8 @@ class InferenceSettings(AccessSettings):
     """Saved sequences on disk."""
     limits: LimitSettings = LimitSettings()
     """Limits of one request."""
+    vllm_engine: VllmEngineSettings = VllmEngineSettings()
+    """The service for routers."""
     server: ServerSettings = ServerSettings()
     """The gRPC server."""
 

@@ -1,10 +1,10 @@
 """Runs the tests of tests/engines with real engines, for `make test-engines`.
 
 llama-server is compiled from the source of the locked llama-cpp-python (bench/peers.sh), and vLLM
-for the CPU is installed from requirements/engine-vllm.in into `.venv-engine-vllm`, unless
-CORRAL_LLAMA_SERVER (a program, or the URL of one that runs) and CORRAL_VLLM (a Python, or a URL)
-name others. An engine that cannot be had is named, and its tests are skipped. SGLang has no
-build for the CPU.
+for the CPU is installed from requirements/engine-vllm.in into `.venv-engine-vllm`, and so is the
+router SMG, unless CORRAL_LLAMA_SERVER (a program, or the URL of one that runs), CORRAL_VLLM (a
+Python, or a URL) and CORRAL_SMG (a program) name others. One that cannot be had is named, and its
+tests are skipped. SGLang has no build for the CPU.
 """
 
 import os
@@ -12,22 +12,21 @@ import subprocess
 import sys
 import venv
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+from tests.support import smg
 from tests.support.engine_servers import VARIABLES
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-PACKAGES: Final = ROOT / "requirements" / "engine-vllm.in"
-EXCLUDED: Final = PACKAGES.with_suffix(".excludes")
-VLLM: Final = ROOT / ".venv-engine-vllm" / "bin" / "python"
 
 
 def main(arguments: list[str]) -> int:
     """Find the engines and run pytest with the arguments. Returns its exit code; 1 if no engine is
     there."""
     found = {}
-    for kind, variable in VARIABLES.items():
+    for kind, variable in {**VARIABLES, "smg": smg.VARIABLE}.items():
         program = os.environ.get(variable) or _MAKERS[kind]()
         if program is None:
             print(f"SKIPPED {kind}: it cannot be installed here")
@@ -47,22 +46,27 @@ def _make_llama_server() -> str | None:
     return f"{ended.stdout.strip()}/llama-server" if ended.returncode == 0 else None
 
 
-def _install_vllm() -> str | None:
-    """Install by name and version: the package for the CPU requires a build of PyTorch that not
-    every source of packages has, and packages for pictures and sounds that it does not need."""
-    stamp = VLLM.parent.parent / PACKAGES.name
-    wanted = PACKAGES.read_text() + EXCLUDED.read_text()
+def _install(name: str, program: str) -> str | None:
+    """Install by name and version, and return a program: vLLM for the CPU requires a build of
+    PyTorch that not every source of packages has, and packages for pictures and sounds that it does
+    not need."""
+    packages = ROOT / "requirements" / f"engine-{name}.in"
+    excluded, folder = packages.with_suffix(".excludes"), ROOT / f".venv-engine-{name}"
+    files = [packages, *([excluded] if excluded.is_file() else [])]
+    stamp, wanted = folder / packages.name, "".join(path.read_text() for path in files)
+    installed = str(folder / "bin" / program)
     if stamp.is_file() and stamp.read_text() == wanted:
-        return str(VLLM)
-    venv.create(VLLM.parent.parent, clear=True)
+        return installed
+    venv.create(folder, clear=True)
     command = [str(Path(sys.executable).with_name("uv")), "pip", "install", "--quiet"]
-    command += ["--python", str(VLLM), "--excludes", str(EXCLUDED), "-r", str(PACKAGES)]
+    command += ["--python", str(folder / "bin" / "python"), "-r", str(packages)]
+    command += [option for path in files[1:] for option in ("--excludes", str(path))]
     links = os.environ.get("PIP_FIND_LINKS", "")
     environment = {"UV_FIND_LINKS": ",".join(links.split()), **os.environ}
     if subprocess.run(command, env=environment, check=False).returncode != 0:
         return None
     stamp.write_text(wanted)
-    return str(VLLM)
+    return installed
 
 
 def _version(kind: str, program: str) -> str:
@@ -82,7 +86,8 @@ def _version(kind: str, program: str) -> str:
 
 _MAKERS: Final[dict[str, Callable[[], str | None]]] = {
     "llama_server": _make_llama_server,
-    "vllm": _install_vllm,
+    "vllm": partial(_install, "vllm", "python"),
+    "smg": partial(_install, "smg", "smg"),
 }
 
 if __name__ == "__main__":

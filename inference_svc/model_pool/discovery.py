@@ -30,7 +30,7 @@ def find_models(settings: InferenceSettings) -> Catalog:
         StartupError: a reference is malformed, two models share a name, or `per_model` or
             `turn_formats` contain an unknown model name.
     """
-    download = _downloads(settings.data_dir / "models")
+    download = make_downloads(settings.data_dir / "models")
     files = resolve_models(settings.models, download) if settings.models else []
     for setting, problem in find_name_problems(settings, files):
         raise StartupError(f"{setting}: {problem}")
@@ -97,7 +97,9 @@ def make_entry(
     )
 
 
-def _downloads(folder: Path) -> Download:
+def make_downloads(folder: Path) -> Download:
+    """What downloads the files of models to a folder."""
+
     def download(remote: RemoteFile) -> Path:
         # Imported here because huggingface_hub is slow to import and seldom needed.
         from inference_svc.models.huggingface import HuggingFaceDownloads

@@ -106,7 +106,7 @@ class ModelLoader:
             vocabulary_size=file.vocabulary_size or _UNKNOWN_SIZE,
             context_tokens=file.trained_context_tokens or _UNKNOWN_SIZE,
         )
-        vocabulary = await self._open_vocabulary(file.path)
+        vocabulary = await self.open_vocabulary(file.path)
         override = self._settings.turn_formats.get(name, TurnFormatSettings()).as_override()
         template = ModelTemplate.for_model(
             file.chat_template,
@@ -128,8 +128,9 @@ class ModelLoader:
             default_sampling=sampling,
         )
 
-    async def _open_vocabulary(self, path: Path) -> ModelVocabulary:
-        """Open a vocabulary after trying it in a child, which it may abort or exhaust."""
+    async def open_vocabulary(self, path: Path) -> ModelVocabulary:
+        """Open a vocabulary after trying it in a child, which it may abort or exhaust. Raises
+        `StartupError`."""
         try:
             await self._sandbox.run(CHECK_VOCABULARY, {"model": str(path)}, key=str(path))
             return await asyncio.to_thread(open_vocabulary, path)

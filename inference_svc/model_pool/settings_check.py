@@ -24,6 +24,7 @@ from inference_svc.models.placement import LoadPolicy
 from inference_svc.models.sources import (
     RemoteFile,
     parse_reference,
+    resolve_hf_folder,
     resolve_models,
     resolve_tokenizer,
 )
@@ -75,7 +76,7 @@ def check_models(settings: InferenceSettings, *, is_running: bool = False) -> Ch
     remote = {file.name for group in downloads for file in group}
     remote |= {name for name, each in upstreams if each.tokenizer.startswith("hf:")}
     names = [settings.problem(*each) for each in find_name_problems(settings, files)]
-    problems = [*names, *_find_adapter_problems(settings, files)]
+    problems = [*names, *_find_adapter_problems(settings, files), *_find_folder_problem(settings)]
     checked = CheckedModels(files, frozenset(remote), problems, tokenizers)
     if len(unusable := checked.unusable) == len(files) + len(tokenizers):
         setting = f"upstreams.{unusable[0].name}.tokenizer" if tokenizers else "models"
@@ -131,6 +132,19 @@ def find_name_problems(
         for alias in model.aliases:
             if (owner := owners.setdefault(alias, name)) != name:
                 yield "per_model", f"the name {alias!r} is given to {owner!r} and to {name!r}"
+    for text in find_unknown_names(filter(None, [settings.vllm_engine.model]), owners):
+        yield "vllm_engine.model", text
+
+
+def _find_folder_problem(settings: InferenceSettings) -> Iterator[Problem]:
+    """Yield what is wrong with the tokenizer for routers, unless it is downloaded at the start."""
+    source = settings.vllm_engine.tokenizer
+    if not settings.vllm_engine.enabled or not source or source.startswith("hf:"):
+        return
+    try:
+        resolve_hf_folder(source, _refuse_download)
+    except StartupError as error:
+        yield settings.problem("vllm_engine.tokenizer", str(error))
 
 
 def _find_adapter_problems(

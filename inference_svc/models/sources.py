@@ -204,6 +204,20 @@ def resolve_tokenizer(source: str, name: str, download: Download) -> ModelFile:
         return unusable_model(path, name, f"tokenizer {error.path}: {error.problem}")
 
 
+def resolve_hf_folder(source: str, download: Download) -> Path:
+    """Find a folder in Hugging Face's format. Blocks. Arguments are as in `resolve_tokenizer`.
+
+    Raises:
+        StartupError: the source is malformed, is no such folder, or a file is missing or invalid.
+    """
+    file = resolve_tokenizer(source, source, download)
+    if file.problem:
+        raise StartupError(file.problem)
+    if not file.path.is_dir():
+        raise StartupError(f"{source!r} is a GGUF file; name a folder of Hugging Face files")
+    return file.path
+
+
 def _download_folder(repository: str, revision: str | None, download: Download) -> Path:
     paths = [download(RemoteFile(repository, name, revision)) for name in REQUIRED_FILES]
     for name in OPTIONAL_FILES:

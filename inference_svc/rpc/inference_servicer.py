@@ -1,6 +1,6 @@
 """The gRPC servicer of InferenceService."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from functools import partial
 
 import grpc
@@ -41,7 +41,7 @@ class InferenceServicer(rpc.InferenceServiceServicer):
 
     async def Generate(
         self, request: pb.GenerateRequest, context: Context
-    ) -> AsyncIterator[pb.GenerateResponse]:
+    ) -> AsyncGenerator[pb.GenerateResponse, None]:
         """Stream a raw continuation."""
         with GenerationSpan("text_completion", request) as span:
             async with self._generating.call(request, ModelFile.check_generates) as call:

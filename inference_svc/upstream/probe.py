@@ -90,12 +90,17 @@ async def detect(endpoint: Endpoint, apis: Sequence[EngineApi], model: str) -> E
     raise AnswerInvalid(f"it answers as none of {', '.join(problems)}")
 
 
+def vocabulary_texts(vocabulary: UpstreamVocabulary) -> tuple[str, ...]:
+    """The texts whose tokens tell vocabularies apart: fixed ones, and control tokens."""
+    return (*VOCABULARY_TEXTS, *vocabulary.control_texts[:_MAX_CONTROL_TEXTS])
+
+
 async def check_vocabulary(
     endpoint: Endpoint, api: EngineApi, model: str, vocabulary: UpstreamVocabulary
 ) -> str:
     """Compare the tokens of fixed texts; return their digest. Raises `EngineUnusable` with the text
     and both ids at the first that differ."""
-    texts = (*VOCABULARY_TEXTS, *vocabulary.control_texts[:_MAX_CONTROL_TEXTS])
+    texts = vocabulary_texts(vocabulary)
     whole = "\n".join(texts)
     expected = vocabulary.tokenize(whole, add_special=False, parse_special=True)
     if list(await api.tokenize(endpoint, model, whole)) != expected:
@@ -103,11 +108,12 @@ async def check_vocabulary(
             own = vocabulary.tokenize(text, add_special=False, parse_special=True)
             theirs = await api.tokenize(endpoint, model, text)
             if list(theirs) != own:
-                raise EngineUnusable(_difference(text, own, theirs))
+                raise EngineUnusable(describe_difference(text, own, theirs))
     return hashlib.sha256(array("i", [vocabulary.size, *expected]).tobytes()).hexdigest()
 
 
-def _difference(text: str, own: Sequence[int], theirs: Sequence[int]) -> str:
+def describe_difference(text: str, own: Sequence[int], theirs: Sequence[int]) -> str:
+    """Why a text shows that the vocabulary of a model is not `own`, that of a tokenizer."""
     for index in range(max(len(own), len(theirs))):
         ours = own[index] if index < len(own) else None
         other = theirs[index] if index < len(theirs) else None

@@ -90,6 +90,20 @@ GRPC_METHODS: Final[Mapping[str, MethodOptions]] = MappingProxyType(
     }
 )
 """The options of gRPC's own methods, whose protos have none, by path."""
+VLLM_METHODS: Final[Mapping[str, MethodOptions]] = MappingProxyType(
+    {
+        f"/vllm.grpc.engine.VllmEngine/{name}": MethodOptions(scope)
+        for scope, names in (
+            (Scope.GENERATE, ("Generate", "Embed", "Abort")),
+            (Scope.MODELS_READ, ("GetModelInfo", "GetServerInfo", "GetLoads", "GetTokenizer")),
+            (Scope.KNOWN, ("HealthCheck", "SubscribeKvEvents")),
+            (Scope.ADMIN, ("FlushCache", "StartProfile", "StopProfile")),
+        )
+        for name in names
+    }
+)
+"""Those of vLLM's service, by path."""
+_METHODS_OF_OTHERS: Final[Mapping[str, MethodOptions]] = {**GRPC_METHODS, **VLLM_METHODS}
 
 
 def method_path(method: MethodDescriptor) -> str:
@@ -99,7 +113,7 @@ def method_path(method: MethodDescriptor) -> str:
 
 def method_options(method: MethodDescriptor) -> MethodOptions:
     """The options of a method. Raises StartupError if it has no scope."""
-    if (options := GRPC_METHODS.get(method_path(method))) is not None:
+    if (options := _METHODS_OF_OTHERS.get(method_path(method))) is not None:
         return options
     values: Any = method.GetOptions().Extensions  # protobuf types extensions as bare fields
     if not (scope := values[pb.scope]):

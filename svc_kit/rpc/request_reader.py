@@ -32,6 +32,7 @@ HARD_LIMIT_MARGIN: Final = 64 * 1024
 _LARGE: Final = {
     "corral.inference.v1.InferenceService": "Generate Chat Embed Rerank Tokenize Detokenize "
     "CountTokens RenderChat",
+    "vllm.grpc.engine.VllmEngine": "Generate Embed",
     "corral.control.v1.FileService": "CreateFile",
     "corral.control.v1.UploadService": "AddUploadPart",
     "corral.control.v1.AdapterService": "CreateAdapter",

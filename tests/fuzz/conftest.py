@@ -16,6 +16,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def corral(folder: Path) -> Iterator[Corral]:
     """`corral up` without keys. Answers without a limit end soon, as contexts are small."""
-    inference = {"engine.slots": 4, "engine.context_tokens": 1024}
+    inference = {"engine.slots": 4, "engine.context_tokens": 1024, "vllm_engine.enabled": True}
     with corral_up(folder, inference=inference) as running:
         yield running

@@ -18,7 +18,7 @@ import pytest
 from google.protobuf import message_factory
 
 from svc_kit.auth.authenticator import ServiceToken
-from svc_kit.auth.scopes import Scope
+from svc_kit.auth.scopes import VLLM_METHODS, Scope
 from svc_kit.errors.status import request_id_of
 from tests.support.examples import TIMES, timeout
 from tests.support.processes import Program, resident_bytes
@@ -34,6 +34,7 @@ Metadata = tuple[tuple[str, str], ...]
 REQUESTS: Final = 2000 * TIMES
 CALLERS: Final = 12
 DEFECTS: Final = (grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL)
+ALL_METHODS: Final = {**METHODS, **VLLM_METHODS}
 STOPS: Final = {"/corral.inference.v1.EngineService/Drain"}
 """Methods after which a server refuses what it should, so that nothing would be tested."""
 MAX_GROWTH_BYTES: Final = 400 * 1024 * 1024
@@ -52,8 +53,12 @@ class Fuzzer:
         self._rng = rng
         self._token = (("authorization", f"Bearer {token.secret}"),)
         self._requests = RandomRequests(rng, (MODEL, "user_data", "assistants"))
-        self._targets = {"corral.control.": corral.control, "corral.inference.": corral.target}
-        self._methods = sorted(set(METHODS) - STOPS)
+        self._targets = {
+            "corral.control.": corral.control,
+            "corral.inference.": corral.target,
+            "vllm.": corral.target,
+        }
+        self._methods = sorted(set(ALL_METHODS) - STOPS)
         self.codes: Counter[str] = Counter()
         self.defects: list[str] = []
 
@@ -79,7 +84,7 @@ class Fuzzer:
         method = describe(name)
         messages = list(self._requests.make(method))
         try:
-            metadata = self._token if METHODS[name].scope is Scope.SERVICE else ()
+            metadata = self._token if ALL_METHODS[name].scope is Scope.SERVICE else ()
             for response in await exchange(channel, name, messages, metadata):
                 kind = message_factory.GetMessageClass(method.output_type)
                 self._requests.learn(kind.FromString(response))
@@ -101,7 +106,7 @@ async def exchange(
     channel: grpc.aio.Channel, name: str, messages: list[bytes], metadata: Metadata
 ) -> list[bytes]:
     """Make a call of any kind and read at most 50 responses. Raises AioRpcError."""
-    timeout_s = 0.2 if METHODS[name].is_long_lived else 2.0
+    timeout_s = 0.2 if ALL_METHODS[name].is_long_lived else 2.0
     if len(messages) > 1:
         start: Any = channel.stream_stream(name)
         call = start(iter(messages), timeout=timeout_s, metadata=metadata)

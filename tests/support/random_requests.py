@@ -12,6 +12,7 @@ from google.protobuf.message import Message
 from grpc_channelz.v1 import channelz_pb2  # type: ignore[import-untyped]  # noqa: F401
 from grpc_health.v1 import health_pb2  # type: ignore[import-untyped]  # noqa: F401
 from grpc_reflection.v1alpha import reflection_pb2  # type: ignore[import-untyped]  # noqa: F401
+from smg_grpc_proto.generated import vllm_engine_pb2  # noqa: F401
 
 MAX_DEPTH: Final = 5
 _TEXTS: Final = (
