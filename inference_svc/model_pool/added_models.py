@@ -6,13 +6,14 @@ again.
 """
 
 import asyncio
+import functools
 import logging
 import re
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from inference_svc.config import InferenceSettings, ModelSettings
 from inference_svc.media.fetcher import MediaFetcher
@@ -37,11 +38,31 @@ from model_files.gguf import ModelFileInvalid
 from svc_kit.errors import DomainError, InvalidField, ModelExists, ModelInSettings, ModelNotFound
 from svc_kit.lifecycle import StartupError
 from svc_kit.local_files import AllowedFolders, disk_errors
+from svc_kit.tasks import run_in_thread
 
 log = logging.getLogger(__name__)
 _ALIAS: Final = re.compile(r"[!-~]{1,256}")
 _REPORT_S: Final = 0.2
 """Seconds between two reports of a download's progress to watchers."""
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+def _completed(
+    change: Callable[Concatenate["AddedModelsService", Parameters], Coroutine[Any, Any, Result]],
+) -> Callable[Concatenate["AddedModelsService", Parameters], Coroutine[Any, Any, Result]]:
+    """A change is completed also if its caller leaves, so that the file and the catalog agree."""
+
+    @functools.wraps(change)
+    async def complete(
+        service: "AddedModelsService", /, *args: Parameters.args, **kwargs: Parameters.kwargs
+    ) -> Result:
+        task = asyncio.create_task(change(service, *args, **kwargs))
+        service.changes.add(task)
+        task.add_done_callback(service.changes.discard)
+        return await asyncio.shield(task)
+
+    return complete
 
 
 class AddedModelsService:
@@ -71,7 +92,7 @@ class AddedModelsService:
         self._store_lock = asyncio.Lock()
         self._folder_locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._removals: set[asyncio.Task[None]] = set()
+        self.changes: set[asyncio.Task[Any]] = set()
 
     def _list_added(self) -> None:
         """Put the models and aliases of the file into the catalog, so that they are found while the
@@ -101,7 +122,7 @@ class AddedModelsService:
 
     async def close(self) -> None:
         """Stop downloads; what is here of their files stays."""
-        tasks = [*self._tasks.values(), *self._removals]
+        tasks = [*self._tasks.values(), *self.changes]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -121,7 +142,10 @@ class AddedModelsService:
             ModelExists, AdapterExists: a name is taken.
             StorageFailed: the file of added models cannot be written.
         """
-        model = await self._sources.find_files(wanted)
+        return await self._put(await self._sources.find_files(wanted), aliases)
+
+    @_completed
+    async def _put(self, model: AddedModel, aliases: Sequence[str]) -> ModelEntry | PendingModel:
         async with self._store_lock:
             known = self._added.models.get(model.name)
             if known is None or not known.has_fields_of(model):
@@ -141,6 +165,7 @@ class AddedModelsService:
             self._begin(known)
         return self.find(known.name)
 
+    @_completed
     async def update(
         self, name: str, changes: Mapping[str, bool | float | None]
     ) -> ModelEntry | PendingModel:
@@ -163,6 +188,7 @@ class AddedModelsService:
             await self._pool.load(found, wait=False)
         return found
 
+    @_completed
     async def add_alias(self, name: str, alias: str) -> ModelEntry | PendingModel:
         """Give a model another name. Raises `ModelNotFound`, `InvalidField`, `ModelExists`,
         `AdapterExists` or `StorageFailed`."""
@@ -176,6 +202,7 @@ class AddedModelsService:
             self._pool.changes.model_changed(found)
         return found
 
+    @_completed
     async def remove(self, name: str, *, force: bool) -> None:
         """Remove an added alias; or an added model, its aliases and downloaded files when its
         last use ends, or at once with `force`.
@@ -192,11 +219,7 @@ class AddedModelsService:
             model = models.pop(self._find_added(name).name)
             kept = {alias: each for alias, each in aliases.items() if each != model.name}
             await self._store(models, kept)
-            removal = asyncio.create_task(self._remove(model, force=force))
-            self._removals.add(removal)
-            removal.add_done_callback(self._removals.discard)
-            await asyncio.sleep(0)  # it begins: the name is not found any more
-        await asyncio.shield(removal)
+        await self._remove(model, force=force)
 
     def _find_added(self, name: str) -> AddedModel:
         model = self._added.models.get(self._added.aliases.get(name, name))
@@ -289,7 +312,7 @@ class AddedModelsService:
         folder = self._downloads / model.folder
         if model.files:
             with disk_errors():
-                await asyncio.to_thread(write_file_list, folder, model.files)
+                await run_in_thread(write_file_list, folder, model.files)
         paths = [await self._downloader.download(file, folder, report) for file in model.files]
         path = paths[0] if paths else Path(model.source)
         if not model.files and model.sha256:

@@ -31,6 +31,7 @@ from svc_kit.http_client import (
     open_client,
 )
 from svc_kit.local_files import disk_errors
+from svc_kit.tasks import run_in_thread
 
 log = logging.getLogger(__name__)
 ATTEMPTS: Final = 5
@@ -281,10 +282,6 @@ async def _write(output: FileIO, block: bytearray) -> int:
         while rest:
             rest = rest[output.write(rest) :]
 
-    writing = asyncio.ensure_future(asyncio.to_thread(write))
-    try:
-        with disk_errors():
-            await asyncio.shield(writing)
-    finally:
-        await asyncio.wait((writing,))  # if this is cancelled: the file is closed next
+    with disk_errors():
+        await run_in_thread(write)  # if this is cancelled, the file is closed next
     return len(content)

@@ -2,6 +2,9 @@
 
 import asyncio
 import gc
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from inference_svc.model_pool.added_models import AddedModelsService
 from inference_svc.model_pool.added_models_file import (
     AddedModel,
     AddedUpstream,
+    read_added_models,
     write_file_list,
 )
 from inference_svc.model_pool.catalog import ModelEntry
@@ -104,6 +108,37 @@ async def test_names_are_given_once(
     assert aliases_of == dict.fromkeys(("tiny", "t", "u"), ("t", "u"))
     for name in ("tiny", "t", "u"):
         harness.catalog.check_free(name)
+
+
+@pytest.mark.parametrize("num_turns", range(6))
+async def test_a_change_whose_caller_leaves_is_made_everywhere_or_nowhere(
+    added: AddedModelsService, harness: PoolHarness, tmp_path: Path, num_turns: int
+) -> None:
+    """A call is cancelled by its client, also while the file is written."""
+    source = str(write_model(tmp_path / "models" / "tiny.gguf"))
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+
+    async def leave(change: Coroutine[Any, Any, object]) -> set[str]:
+        """Returns the models of the file, and compares them with those of the catalog."""
+        call = asyncio.create_task(change)
+        for _ in range(num_turns):
+            await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.wait((call, *added.changes))
+        await asyncio.to_thread(int)  # after what still runs there
+        stored = read_added_models(tmp_path / "added_models.json")
+        names = {name for name in harness.catalog.watched() if name != "a"}
+        assert names == set(stored.models)
+        return {*stored.models, *stored.aliases}
+
+    known = await leave(added.add(AddedModel(name="tiny", source=source), ["t"]))
+    await added.add(AddedModel(name="tiny", source=source), ["t"])
+    assert known in ({"m", "own", ALIAS}, {"m", "own", ALIAS, "tiny", "t"})
+    await leave(added.remove("tiny", force=False))
+    with suppress(ModelNotFound):
+        await added.remove("tiny", force=False)
+    await leave(added.add_alias("m", "u"))
+    await added.close()
 
 
 URL = "http://127.0.0.1:9"
