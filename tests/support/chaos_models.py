@@ -16,6 +16,8 @@ from tests.support.rpc import Rpc, connect, make_completion
 from tests.support.services import MODEL, Corral
 
 MODEL_FILE: Final = "noise-Q8_0.gguf"
+MOST_MODELS: Final = 40
+"""Above which each addition is followed by a removal, so that long runs do not slow down."""
 State = model_pb2.Model.State
 
 
@@ -38,7 +40,7 @@ class ModelWork:
                 source = f"{self._hub.url(MODEL_FILE)}?{name}"  # a download of its own
                 await _repeat(rpc.engine.AddModel, pb.AddModelRequest(source=source, name=name))
                 self._added.add(name)
-                if self._rng.random() < 0.5:
+                if self._rng.random() < 0.5 or len(self._added) > MOST_MODELS:
                     removed = self._rng.choice(sorted(self._added))
                     await _repeat(rpc.engine.RemoveModel, pb.RemoveModelRequest(model=removed))
                     self._added.remove(removed)
@@ -49,9 +51,7 @@ class ModelWork:
         async with connect(corral.target) as rpc:
             for name in sorted(self._added):
                 await _wait_until_added(rpc, name)
-            request = inference_service_pb2.ListModelsRequest(pending=True)
-            listed = {model.name for model in (await rpc.inference.ListModels(request)).models}
-            assert listed == {*self._added, MODEL}
+            assert await _list_names(rpc) == {*self._added, MODEL}
             if self._added:
                 completion = make_completion("a", stopping={"max_tokens": 1, "ignore_eos": True})
                 completion.model = max(self._added)
@@ -59,6 +59,17 @@ class ModelWork:
         data = corral.program.directory / "data" / "models" / "added"
         folders = await asyncio.to_thread(lambda: list(data.iterdir()))
         assert len(folders) == len(self._added)
+
+
+async def _list_names(rpc: Rpc) -> set[str]:
+    """The names of all models, over all pages."""
+    names, token = set[str](), None
+    while token != "":
+        request = inference_service_pb2.ListModelsRequest(pending=True, page_token=token)
+        page = await rpc.inference.ListModels(request)
+        names |= {model.name for model in page.models}
+        token = page.next_page_token
+    return names
 
 
 async def _repeat(method: Callable[..., Awaitable[Any]], request: Message) -> None:
