@@ -73,7 +73,7 @@ def to_requests(
         source=source,
         media=prompt.media,
         sampling=sampling,
-        seed=_seed(options),
+        seed=seed_of(options),
         choice=0,
         max_tokens=_max_tokens(stopping, len(tokens), call.slot_tokens),
         cache_key=cache_key(options.cache, call.owner, adapters),
@@ -81,7 +81,7 @@ def to_requests(
         priority=call.priority,
         project=call.project,
         deadline=call.caller.deadline,
-        queue_deadline=_queue_deadline(options.scheduling),
+        queue_deadline=queue_deadline(options.scheduling),
         reuse=may_reuse(options) and not source,
         keep=options.cache.keep,
         keep_for=resolve_stored_object(options, principal, call.loaded.digest),
@@ -140,7 +140,8 @@ def _check_encoder_decoder(options: generation.GenerationOptions) -> None:
             raise FeatureUnsupported(feature=f"{name} with an encoder-decoder model")
 
 
-def _seed(options: generation.GenerationOptions) -> int:
+def seed_of(options: generation.GenerationOptions) -> int:
+    """The seed of a request, a random one if it has none."""
     if options.sampling.HasField("seed"):
         return options.sampling.seed
     return secrets.randbits(32)
@@ -154,10 +155,15 @@ def _max_tokens(stopping: generation.StoppingParams, prompt_tokens: int, slot_to
     return min(stopping.max_tokens, remaining)
 
 
-def _check_stopping(call: AnyCall) -> None:
-    stopping = call.options.stopping
+def check_stop_texts(stopping: generation.StoppingParams) -> None:
+    """Raise `InvalidField` for an empty stop text."""
     if "" in stopping.stop:
         raise InvalidField(field="stop", problem="a stop text is empty")
+
+
+def _check_stopping(call: AnyCall) -> None:
+    stopping = call.options.stopping
+    check_stop_texts(stopping)
     check_tokens("stop_token_ids", stopping.stop_token_ids, call.model.vocabulary.size)
     check_range("min_tokens", stopping.min_tokens, 0, call.slot_tokens)
 
@@ -185,7 +191,8 @@ def _prompt_logprobs(output: generation.OutputOptions, num_tokens: int) -> int |
     return output.prompt_logprobs
 
 
-def _queue_deadline(scheduling: generation.SchedulingOptions) -> float | None:
+def queue_deadline(scheduling: generation.SchedulingOptions) -> float | None:
+    """The time (monotonic clock) by which a request must have a slot."""
     if not scheduling.HasField("queue_timeout"):
         return None
     return time.monotonic() + to_seconds(scheduling.queue_timeout)

@@ -73,7 +73,7 @@ class Endpoint:
         self._is_tls = parts.scheme == "https"
         self._host = parts.hostname or ""
         self._port = parts.port or (443 if self._is_tls else 80)
-        self._prefix = parts.path.rstrip("/")
+        self._prefix = parts.path.rstrip("/") or target.default_path
         lines = [f"Host: {parts.netloc}", "Accept-Encoding: identity"]
         lines += [f"{name}: {value}" for name, value in target.headers]
         self._headers = "\r\n".join(lines)
@@ -289,10 +289,19 @@ class _Reader(ABC):
         if status in (401, 403):
             raise EngineUnusable(problem)
         if status in self.refused:
-            raise RequestRefused(problem, status)
+            raise RequestRefused(problem, status, _error_of(bytes(self._error)))
         if status == 500:
             raise RequestFailed(problem)
         raise EngineLost(problem) if status >= 500 else AnswerInvalid(problem)
+
+
+def _error_of(body: bytes) -> Any:
+    """The error in a body, as OpenAI's API writes it; None if it has none."""
+    try:
+        parsed = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    return parsed.get("error") if isinstance(parsed, dict) else None
 
 
 def _retry_after(value: bytes) -> float:
