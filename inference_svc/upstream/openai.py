@@ -121,19 +121,17 @@ class MessageReader:
         call = members(value, "a tool call")
         function = members(call.get("function") or {}, "the function of a tool call")
         given, name = _text(call, "id"), _text(function, "name")
-        arguments = function.get("arguments")
-        if isinstance(arguments, dict):
-            raise AnswerInvalid("the arguments of its tool call are no text")
+        arguments = _text(function, "arguments")
         index = call.get("index", len(self._ids) if name else len(self._ids) - 1)
         if type(index) is not int or not 0 <= index <= len(self._ids) < _MAX_CALLS:
             raise AnswerInvalid(f"its tool calls have the index {excerpt(str(index))}")
         is_new = index == len(self._ids) or (name and given not in ("", self._ids[index]))
         if not is_new:
-            return CallPart(index, "", "", arguments or "")
+            return CallPart(index, "", "", arguments)
         if not name:
             raise AnswerInvalid("its tool call has no name")
         self._ids.append(given or f"call_{uuid4().hex}")
-        return CallPart(len(self._ids) - 1, self._ids[-1], name, arguments or "")
+        return CallPart(len(self._ids) - 1, self._ids[-1], name, arguments)
 
 
 def _text(values: dict[str, Any], name: str) -> str:

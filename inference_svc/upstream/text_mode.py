@@ -72,12 +72,15 @@ class MessageTurn(Turn):
     async def run(self, endpoint: Endpoint) -> None:
         self._leave_queue()
         self._reader, self._usage, self._finish_reason = MessageReader(), None, ""
-        await self._ask(endpoint, *chat_completion(self.sequence.request, self._served.model))
-        if self.is_finished:
-            return
-        if not self._finish_reason:
-            raise EngineLost("its stream ended before the answer did")
-        self._finish()
+        try:
+            await self._ask(endpoint, *chat_completion(self.sequence.request, self._served.model))
+        except EngineLost:
+            if not self._finish_reason:  # else only its counts are missing
+                raise
+        if not self.is_finished:
+            if not self._finish_reason:
+                raise EngineLost("its stream ended before the answer did")
+            self._finish()
 
     def _read(self, data: bytes) -> bool:
         if self.is_finished:
