@@ -155,8 +155,6 @@ class GenerationService:
         conversation = await read_conversation(call.request.conversation, self.limits)
         conversation = await self.media_inputs.read(conversation, None)
         requests = text_requests(call, conversation, model.default_sampling)
-        if (features := call.loaded.ready.features) is not None:
-            features.check(requests[0])
         key = UsageKey(call.project, call.caller.principal.key_id, self._resolve(call).name)
         call.admission = await self.admit(key, text_need(call, requests[0]))
         max_calls = None if conversation.tool_choice.parallel else 1

@@ -83,6 +83,8 @@ class MessageReader:
     def __init__(self) -> None:
         self._ids: list[str] = []
         """Of the calls so far."""
+        self._positions: dict[int, int] = {}
+        """Of the last call with an index."""
 
     def read(self, data: bytes) -> Event:
         """Read the data of an event. Raises `EngineFault`."""
@@ -121,17 +123,22 @@ class MessageReader:
         call = members(value, "a tool call")
         function = members(call.get("function") or {}, "the function of a tool call")
         given, name = _text(call, "id"), _text(function, "name")
-        arguments = _text(function, "arguments")
-        index = call.get("index", len(self._ids) if name else len(self._ids) - 1)
-        if type(index) is not int or not 0 <= index <= len(self._ids) < _MAX_CALLS:
-            raise AnswerInvalid(f"its tool calls have the index {excerpt(str(index))}")
-        is_new = index == len(self._ids) or (name and given not in ("", self._ids[index]))
-        if not is_new:
-            return CallPart(index, "", "", arguments)
-        if not name:
-            raise AnswerInvalid("its tool call has no name")
+        arguments, index = _text(function, "arguments"), call.get("index")
+        if index is not None and type(index) is not int:
+            raise AnswerInvalid(f"the index of its tool call is no number: {excerpt(str(index))}")
+        if index is None:
+            position = len(self._ids) - 1 if self._ids and not name else None
+        else:
+            position = self._positions.get(index)
+        if position is not None and not (name and given not in ("", self._ids[position])):
+            return CallPart(position, "", "", arguments)
+        if not name or len(self._ids) >= _MAX_CALLS:
+            raise AnswerInvalid(f"its tool calls have no name, or are more than {_MAX_CALLS}")
+        position = len(self._ids)
         self._ids.append(given or f"call_{uuid4().hex}")
-        return CallPart(len(self._ids) - 1, self._ids[-1], name, arguments)
+        if index is not None:
+            self._positions[index] = position
+        return CallPart(position, self._ids[position], name, arguments)
 
 
 def _text(values: dict[str, Any], name: str) -> str:

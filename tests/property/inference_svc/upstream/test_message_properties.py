@@ -1,0 +1,71 @@
+"""Answers of engines in text mode: what is delivered is what was written, in its order."""
+
+from typing import Final
+
+from corral.inference.v1 import inference_service_pb2 as pb
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference_svc.engine.events import CallPart, Delta, MessagePart
+from inference_svc.rpc.text_mode import MessageTurn
+
+
+def flat(parts: list[MessagePart]) -> list[tuple[str, str]]:
+    """The characters of an answer in order, each with what it belongs to."""
+    found: list[tuple[str, str]] = []
+    for part in parts:
+        found += [("reasoning", each) for each in part.reasoning]
+        found += [("content", each) for each in part.content]
+        for call in part.calls:
+            found += [(f"begin {call.position}", f"{call.id} {call.name}")] if call.id else []
+            found += [(f"call {call.position}", each) for each in call.arguments]
+    return found
+
+
+def part_of(delta: pb.ChatDelta) -> MessagePart:
+    calls = (
+        CallPart(each.index, each.id, each.name, each.arguments_json) for each in delta.tool_calls
+    )
+    return MessagePart(delta.reasoning, delta.content, tuple(calls))
+
+
+def delta_of(*parts: MessagePart) -> Delta:
+    return Delta(0, (), (), (), 0.0, parts, len(parts))
+
+
+CALLS: Final = st.builds(
+    lambda position, is_new, text: CallPart(
+        position, f"id{position}" if is_new else "", "f" if is_new else "", text
+    ),
+    st.integers(0, 2),
+    st.booleans(),
+    st.text("ef", max_size=3),
+)
+PARTS: Final = st.lists(
+    st.builds(
+        MessagePart,
+        reasoning=st.sampled_from(["", "", "ab"]),
+        content=st.sampled_from(["", "", "cd"]),
+        calls=st.lists(CALLS, max_size=2).map(tuple),
+    ),
+    max_size=12,
+)
+
+
+@given(PARTS, st.lists(st.integers(0, 4), max_size=8))
+def test_what_is_delivered_has_the_order_of_what_was_written(
+    parts: list[MessagePart], sizes: list[int]
+) -> None:
+    """However events are joined on their way to the reader; tokens are counted once."""
+    turn, deltas, rest = MessageTurn(3), list[pb.ChatDelta](), parts
+    for size in (*sizes, len(parts)):
+        joined = delta_of()
+        for part in rest[:size]:
+            joined = joined.join(delta_of(part))
+        rest = rest[size:]
+        found = [each.delta for each in turn.delta(joined)]
+        assert [each.is_continued for each in found] == [True] * (len(found) - 1) + [False]
+        deltas += found
+    assert flat([part_of(each) for each in deltas]) == flat(parts)
+    assert {each.index for each in deltas} == {3}
+    assert sum(each.num_tokens for each in deltas) == len(parts)
