@@ -347,7 +347,7 @@ def _describe(file: ModelFile) -> Section:
     return {
         "name": file.name,
         "title": file.title,
-        "path": str(file.path),
+        "path": str(file.path) if file.paths else None,
         "files": len(file.paths),
         "architecture": file.architecture,
         "class": file.model_class.value,

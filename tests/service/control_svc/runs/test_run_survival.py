@@ -3,11 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
 from control_svc.inference.turns import TurnRequest
-from control_svc.items.model import ItemStatus
+from control_svc.items.model import ItemStatus, Message
 from control_svc.jobs.handler import JobContext
 from control_svc.runs.model import RunState, ToolOutput
 from control_svc.tools.model import FunctionTool
@@ -167,6 +168,37 @@ async def test_more_runs_than_a_process_takes_at_once_complete_once_each(
     assert [event_names(events)[-1] for events in streams] == ["run.completed"] * NUM_RUNS
     assert len(turns.requests) == NUM_RUNS
     assert [len(await world.messages(run)) for run in runs] == [1] * NUM_RUNS
+
+
+@pytest.mark.parametrize("shown", [0, 2], ids=["nothing shown", "two words shown"])
+async def test_a_turn_without_token_ids_goes_on_only_if_nothing_was_shown(
+    make_world: Worlds, shown: int
+) -> None:
+    """Otherwise its text would be doubled."""
+    turns = ScriptedTurns(lambda _: replace(text_script(TEXT), has_ids=False), failures=[shown])
+    world = make_world(turns)
+    thread = await world.thread("Hi")
+    async with world.process().run_jobs() as process:
+        run = await create_run(process, await world.assistant(), thread)
+        following = asyncio.create_task(read_events(process, run))
+        await process.next_end()
+        world.pass_time(minutes=2)
+        events = await following
+        ended = await get_run(process, run)
+        (message,) = await world.messages(run)
+
+    assert isinstance(message.item.content, Message)
+    text = message.item.content.text
+    if shown:
+        assert event_names(events)[-1] == "run.failed"
+        assert ended.error is not None
+        assert "text mode" in ended.error.message
+        assert TEXT.startswith(text)
+        assert text.count(" ") == shown - 1
+    else:
+        assert event_names(events)[-1] == "run.completed"
+        assert text == TEXT
+    assert len(turns.requests) == (1 if shown else 2)
 
 
 async def test_a_run_fails_if_its_engine_dies_repeatedly(make_world: Worlds) -> None:
