@@ -34,7 +34,12 @@ from inference_svc.model_pool.pool import ModelPool
 from inference_svc.models.metadata import ModelFile
 from inference_svc.rpc.adapters import resolve_adapters
 from inference_svc.rpc.call import AnyCall, Call, Caller, RequestT
-from inference_svc.rpc.chat_turn import chat_turns, content_finder, find_reasoning
+from inference_svc.rpc.chat_turn import (
+    MessageTurn,
+    chat_turns,
+    content_finder,
+    find_reasoning,
+)
 from inference_svc.rpc.media_inputs import MediaInputs, has_encoded, media_files
 from inference_svc.rpc.output_constraints import (
     chat_output_spec,
@@ -43,10 +48,14 @@ from inference_svc.rpc.output_constraints import (
 )
 from inference_svc.rpc.prefix_policy import PrefixGroups
 from inference_svc.rpc.prompts import prompt_tokens, read_conversation, read_next_turn
-from inference_svc.rpc.request_options import Prompt, to_requests
+from inference_svc.rpc.request_options import (
+    Prompt,
+    ignored_in_text_mode,
+    text_need,
+    text_requests,
+    to_requests,
+)
 from inference_svc.rpc.streaming import AcceptedRequest, TextTurn, Turn
-from inference_svc.rpc.text_mode import MessageTurn, text_need, text_requests
-from inference_svc.rpc.text_mode import ignored_options as text_mode_ignores
 from inference_svc.structured_output.compiler import GrammarCompiler
 from inference_svc.structured_output.spec import OutputSpec
 from inference_svc.usage import UsageKey
@@ -159,7 +168,7 @@ class GenerationService:
         call.admission = await self.admit(key, text_need(call, requests[0]))
         max_calls = None if conversation.tool_choice.parallel else 1
         turns = [MessageTurn(i, max_calls=max_calls) for i in range(len(requests))]
-        ignored = tuple(text_mode_ignores(call, conversation))
+        ignored = tuple(ignored_in_text_mode(call, conversation))
         return _submit(call, _Checked(requests, (), key, ignored)), turns
 
     async def _check_before_encoding(

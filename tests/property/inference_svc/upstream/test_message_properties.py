@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_svc.engine.events import CallPart, Delta, MessagePart
-from inference_svc.rpc.text_mode import MessageTurn
+from inference_svc.rpc.chat_turn import MessageTurn
 
 
 def flat(parts: list[MessagePart]) -> list[tuple[str, str]]:

@@ -24,8 +24,9 @@ from inference_svc.engine_client.features import NEUTRAL_SAMPLING
 from inference_svc.limits.limiter import Need
 from inference_svc.model_pool.catalog import LoadedModel, TextProcessor
 from inference_svc.rpc.call import Call, Caller
+from inference_svc.rpc.chat_turn import MessageTurn
 from inference_svc.rpc.prompts import to_conversation
-from inference_svc.rpc.text_mode import MessageTurn, ignored_options, text_need, text_requests
+from inference_svc.rpc.request_options import ignored_in_text_mode, text_need, text_requests
 from inference_svc.upstream.openai import FEATURES
 from svc_kit.auth.principal import Principal, Priority
 from svc_kit.errors import DomainError, FeatureUnsupported, InvalidField, InvalidJson
@@ -309,7 +310,7 @@ def test_what_has_no_effect_is_named() -> None:
         }
     )
     conversation = to_conversation(call.request.conversation, allows_templates=False)
-    assert ignored_options(call, conversation) == ["enable_thinking", "output.token_ids"]
+    assert ignored_in_text_mode(call, conversation) == ["enable_thinking", "output.token_ids"]
 
 
 @pytest.mark.parametrize(
