@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import orjson
+
 from inference_svc.chat.conversation import (
     Conversation,
     MediaPart,
@@ -13,7 +15,6 @@ from inference_svc.chat.conversation import (
     ToolMode,
     ToolSpec,
 )
-from inference_svc.chat.json_values import json_object
 
 
 def prompt_fields(conversation: Conversation) -> Iterator[tuple[str, Any]]:
@@ -54,7 +55,7 @@ def _tool(tool: ToolSpec) -> Mapping[str, Any]:
     if tool.description:
         function["description"] = tool.description
     if tool.parameters_json:
-        function["parameters"] = json_object(tool.parameters_json, "tools")
+        function["parameters"] = orjson.Fragment(tool.parameters_json)  # digit for digit
     if tool.strict:
         function["strict"] = True
     return {"type": "function", "function": function}

@@ -370,7 +370,8 @@ def _response_format(constraint: generation.Constraint) -> Mapping[str, Any] | N
         return None
     if constraint.WhichOneof("form") == "json_object":
         return {"type": "json_object"}
-    schema = json_object(form.text, form.field)
+    json_object(form.text, form.field)
+    schema = orjson.Fragment(form.text)
     return {
         "type": OutputFormatKind.JSON_SCHEMA.value,
         "json_schema": {"name": "answer", "schema": schema, "strict": True},

@@ -99,7 +99,7 @@ class MessageReader:
         if not choices:
             return Event(usage=usage)
         choice = members(choices[0], "a choice")
-        if len(choices) > 1 or choice.get("index", 0) != 0:
+        if len(choices) > 1 or choice.get("index") not in (None, 0):
             raise AnswerInvalid("it answered with more choices than one")
         reason = choice.get("finish_reason") or ""
         if not isinstance(reason, str):

@@ -1,5 +1,6 @@
 """Answers of engines in text mode: what is delivered is what was written, in its order."""
 
+import json
 from typing import Final
 
 from corral.inference.v1 import inference_service_pb2 as pb
@@ -8,6 +9,8 @@ from hypothesis import strategies as st
 
 from inference_svc.engine.events import CallPart, Delta, MessagePart
 from inference_svc.rpc.chat_turn import MessageTurn
+from inference_svc.upstream.faults import EngineFault
+from inference_svc.upstream.openai import MessageReader
 
 
 def flat(parts: list[MessagePart]) -> list[tuple[str, str]]:
@@ -69,3 +72,43 @@ def test_what_is_delivered_has_the_order_of_what_was_written(
     assert flat([part_of(each) for each in deltas]) == flat(parts)
     assert {each.index for each in deltas} == {3}
     assert sum(each.num_tokens for each in deltas) == len(parts)
+
+
+_NAMES: Final = (
+    *("choices", "index", "delta", "finish_reason", "usage", "error", "content", "reasoning"),
+    *("refusal", "tool_calls", "function", "name", "arguments", "id", "prompt_tokens"),
+    *("completion_tokens", "completion_tokens_details", "reasoning_tokens", "code", "message"),
+)
+VALUES: Final = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 3)
+    | st.floats()
+    | st.sampled_from(["", "stop", "a"]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(_NAMES), inner, max_size=5)
+    ),
+    max_leaves=20,
+)
+EVENTS: Final = st.builds(
+    lambda delta, reason, usage: {
+        "choices": [{"index": 0, "delta": delta, "finish_reason": reason}],
+        "usage": usage,
+    },
+    VALUES,
+    VALUES,
+    VALUES,
+)
+
+
+@given(st.lists(EVENTS | VALUES, max_size=4))
+def test_whatever_an_engine_writes_is_read_or_is_its_fault(events: list[object]) -> None:
+    """Never another error, and what is read can be told to callers."""
+    reader, turn = MessageReader(), MessageTurn(0)
+    for value in events:
+        try:
+            event = reader.read(json.dumps(value).encode())
+        except EngineFault:
+            return
+        if event.part is not None:
+            turn.delta(delta_of(event.part))

@@ -1,9 +1,11 @@
 """Chats over upstreams in text mode: the fields of OpenAI's API, and the deltas of answers."""
 
+import json
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
+import orjson
 import pytest
 from corral.inference.v1 import generation_pb2 as pb
 from corral.inference.v1 import inference_service_pb2 as service_pb
@@ -61,7 +63,8 @@ def convert(fields: dict[str, Any], defaults: Sampling = NEUTRAL_SAMPLING) -> li
 def sent(fields: dict[str, Any]) -> dict[str, Any]:
     """What the engine gets, beside a user's message."""
     (request,) = convert(fields)
-    return {name: value for name, value in (request.chat or {}).items() if name != "messages"}
+    chat: dict[str, Any] = json.loads(orjson.dumps(request.chat))
+    return {name: value for name, value in chat.items() if name != "messages"}
 
 
 def test_messages_pass_as_openai_writes_them() -> None:
@@ -161,6 +164,17 @@ def test_what_is_unset_is_left_to_the_engine() -> None:
 
 def vars_of(sampling: Sampling) -> dict[str, Any]:
     return {name: getattr(sampling, name) for name in Sampling.__slots__}
+
+
+def test_schemas_are_sent_digit_for_digit() -> None:
+    """Integers of more than 64 bits, and halves of characters, too."""
+    text = '{"const": 123456789012345678901234567890, "title": "\\ud800"}'
+    tools = [{"name": "f", "parameters_json": text}]
+    found = sent(
+        {"conversation": {**HI, "tools": tools}, "options": {"constraint": {"json_schema": text}}}
+    )
+    assert found["tools"][0]["function"]["parameters"] == json.loads(text)
+    assert found["response_format"]["json_schema"]["schema"] == json.loads(text)
 
 
 def test_any_json_object_is_a_format_of_its_own() -> None:
