@@ -347,7 +347,7 @@ def format_state(model: model_pb2.Model) -> str:
 def _row(model: model_pb2.Model) -> tuple[str, ...]:
     limits = model.resolved_limits
     sizes = (str(each) for each in (limits.slots, limits.context_tokens) if each)
-    context = " x ".join(sizes)
+    context = " x ".join(sizes) if limits.slots else ""
     memory = f"{model.memory_bytes / _MIB:,.0f} MiB" if model.memory_bytes else ""
     uses = str(model.num_uses or "")
     return (model.name, format_state(model), memory, uses, context, ", ".join(model.aliases))
