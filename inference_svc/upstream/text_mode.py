@@ -16,11 +16,14 @@ from inference_svc.upstream.openai import FEATURES, MessageReader, OpenAi, Usage
 from inference_svc.upstream.probe import Identity
 from inference_svc.upstream.target import UpstreamTarget
 from inference_svc.upstream.upstream_turn import ServedModel, Turn
-from svc_kit.errors import ContextLengthExceeded, DecodeFailed, DomainError, InvalidField
+from svc_kit.errors import ContextLengthExceeded, DomainError, InvalidField
 
 _MAX_TOKEN_BYTES: Final = 256
 """More bytes for each token that was asked for than any vocabulary has: the engine does not end."""
 
+_REFUSED_STATUSES: Final = frozenset({400, 403, 404, 413, 422})
+"""403 and 404 are also for contents that a service does not allow, and for features that a model
+does not have; that the routes are there was seen by the list of models."""
 _REFUSED: Final = "the engine does not accept this request; the log of the service has its reason"
 
 
@@ -60,8 +63,6 @@ class MessageTurn(Turn):
     def refusal(self, fault: RequestRefused) -> DomainError:
         """What an engine does not accept is most likely something of the request."""
         request, limit = self.sequence.request, self._served.context_tokens
-        if not fault.may_be_content:
-            return DecodeFailed(request_id=request.request_id)
         if fault.is_too_long and limit:
             return ContextLengthExceeded(
                 field="messages", prompt_tokens=request.estimated_tokens, context_tokens=limit
@@ -73,7 +74,8 @@ class MessageTurn(Turn):
         self._leave_queue()
         self._reader, self._usage, self._finish_reason = MessageReader(), None, ""
         try:
-            await self._ask(endpoint, *chat_completion(self.sequence.request, self._served.model))
+            path, body = chat_completion(self.sequence.request, self._served.model)
+            await self._ask(endpoint, path, body, _REFUSED_STATUSES)
         except EngineLost:
             if not self._finish_reason:  # else only its counts are missing
                 raise

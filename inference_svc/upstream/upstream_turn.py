@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from inference_svc.engine.events import Event, Started, Timings
 from inference_svc.engine.sequence import Sequence
-from inference_svc.upstream.endpoint import Endpoint
+from inference_svc.upstream.endpoint import REFUSED, Endpoint
 from inference_svc.upstream.faults import EngineFault, RequestRefused
 from inference_svc.upstream.http_connection import HttpConnection
 from svc_kit.errors import DomainError
@@ -99,10 +99,13 @@ class Turn(ABC):
         if not sequence.has_started:
             sequence.has_started, sequence.started_at = True, time.monotonic()
 
-    async def _ask(self, endpoint: Endpoint, path: str, body: object) -> None:
-        """Send a request and read its answer. What follows the end of the sequence is no fault."""
+    async def _ask(
+        self, endpoint: Endpoint, path: str, body: object, refused: frozenset[int] = REFUSED
+    ) -> None:
+        """Send a request and read its answer. What follows the end of the sequence is no fault;
+        `refused` as in `Endpoint.stream`."""
         try:
-            await endpoint.stream(path, body, self._read, self._on_open)
+            await endpoint.stream(path, body, self._read, self._on_open, refused)
         except EngineFault:
             if not self.is_finished:
                 raise

@@ -28,7 +28,6 @@ from inference_svc.upstream.endpoint import EndpointState
 from inference_svc.upstream.target import UpstreamTarget
 from svc_kit.errors import (
     ContextLengthExceeded,
-    DecodeFailed,
     DomainError,
     EngineRestarting,
     FeatureUnsupported,
@@ -215,7 +214,6 @@ LIES = {
     "an end without an end": _SSE,
     "a server error": http("500 X", b"{}"),
     "an overload": http("429 X", b"{}", "Retry-After: 1"),
-    "a wrong path": http("404 X", b"{}"),
     "a refused key": http("401 X", b"{}"),
 }
 
@@ -259,7 +257,9 @@ async def test_silence_within_an_answer_ends_it() -> None:
 REFUSED = {
     "a field": ({"message": "no tools"}, 400, InvalidField),
     "a value": ({"message": "bad schema"}, 422, InvalidField),
-    "a size": ({"message": "too large"}, 413, DecodeFailed),
+    "a size": ({"message": "too large"}, 413, InvalidField),
+    "a content": ({"message": "flagged"}, 403, InvalidField),
+    "a feature": ({"message": "no endpoint takes tools"}, 404, InvalidField),
     "the context": ({"code": "context_length_exceeded"}, 400, InvalidField),
     "the context of llama-server": ({"type": "exceed_context_size_error"}, 400, InvalidField),
 }
