@@ -51,6 +51,8 @@ class RequestRefused(EngineFault):
         details = error if isinstance(error, dict) else {}
         kinds = (details.get("code"), details.get("type"))
         self.is_too_long = not _TOO_LONG.isdisjoint(map(str, kinds))
+        is_unknown = details.get("code") == "unsupported_parameter"
+        self.unknown_field = str(details.get("param")) if is_unknown else ""
 
 
 class EngineUnusable(EngineFault):

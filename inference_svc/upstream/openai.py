@@ -53,10 +53,15 @@ class OpenAi:
         )
 
 
-def chat_completion(request: SequenceRequest, model: str) -> tuple[str, dict[str, Any]]:
-    """The path and the JSON of a request that is streamed."""
+def chat_completion(
+    request: SequenceRequest, model: str, limit_field: str
+) -> tuple[str, dict[str, Any]]:
+    """The path and the JSON of a request that is streamed, with the name of its `max_tokens`."""
+    body = {"model": model, **(request.chat or {})}
+    if "max_tokens" in body:
+        body[limit_field] = body.pop("max_tokens")
     told = {"stream": True, "stream_options": {"include_usage": True}}
-    return "/chat/completions", {"model": model, **(request.chat or {}), **told}
+    return "/chat/completions", {**body, **told}
 
 
 class Usage(NamedTuple):

@@ -4,6 +4,8 @@ An answer that was shown in part cannot go on at another engine. Tokens are coun
 until it has told them, or if it does not, each event counts as one.
 """
 
+from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from inference_svc.engine.events import Delta, Finished, FinishReason, MessagePart, ToldUsage
@@ -21,6 +23,7 @@ from svc_kit.errors import ContextLengthExceeded, DomainError, InvalidField
 _MAX_TOKEN_BYTES: Final = 256
 """More bytes for each token that was asked for than any vocabulary has: the engine does not end."""
 
+_NEW_LIMIT: Final = "max_completion_tokens"
 _REFUSED_STATUSES: Final = frozenset({400, 403, 404, 413, 422})
 """403 and 404 are also for contents that a service does not allow, and for features that a model
 does not have; that the routes are there was seen by the list of models."""
@@ -31,6 +34,14 @@ async def _features() -> Features:
     return FEATURES
 
 
+@dataclass(slots=True)
+class FieldNames:
+    """The name of the limit of tokens. Newer models of OpenAI refuse the old one, which most others
+    know alone."""
+
+    limit: str = "max_tokens"
+
+
 class TextMode:
     """The engines of a name without a vocabulary."""
 
@@ -39,18 +50,21 @@ class TextMode:
     def __init__(self, target: UpstreamTarget) -> None:
         self._model = target.model
         self._api = OpenAi()
+        self._names = FieldNames()
 
     async def examine(self, endpoint: Endpoint) -> Examined:
         info = await self._api.info(endpoint, self._model)
         identity = Identity(self._api.name, info.model, info.revision, "")
-        return Examined(self._api, info, identity, _features, MessageTurn)
+        turn = partial(MessageTurn, names=self._names)
+        return Examined(self._api, info, identity, _features, turn)
 
 
 class MessageTurn(Turn):
     """A sequence whose message is read."""
 
-    def __init__(self, sequence: Sequence, served: ServedModel) -> None:
+    def __init__(self, sequence: Sequence, served: ServedModel, *, names: FieldNames) -> None:
         super().__init__(sequence, served)
+        self._names = names
         self._reader = MessageReader()
         self._usage: Usage | None = None
         self._finish_reason = ""
@@ -72,9 +86,19 @@ class MessageTurn(Turn):
 
     async def run(self, endpoint: Endpoint) -> None:
         self._leave_queue()
+        limit = self._names.limit
+        try:
+            await self._attempt(endpoint, limit)
+        except RequestRefused as fault:
+            if fault.unknown_field != limit or limit == _NEW_LIMIT:
+                raise
+            self._names.limit = _NEW_LIMIT
+            await self._attempt(endpoint, _NEW_LIMIT)
+
+    async def _attempt(self, endpoint: Endpoint, limit: str) -> None:
         self._reader, self._usage, self._finish_reason = MessageReader(), None, ""
         try:
-            path, body = chat_completion(self.sequence.request, self._served.model)
+            path, body = chat_completion(self.sequence.request, self._served.model, limit)
             await self._ask(endpoint, path, body, _REFUSED_STATUSES)
         except EngineLost:
             if not self._finish_reason:  # else only its counts are missing

@@ -278,6 +278,25 @@ async def test_a_refusal_is_for_the_request_alone(
     assert not any(text in found.message for text in error.values())
 
 
+async def test_a_service_that_knows_only_the_new_name_of_the_limit_gets_that() -> None:
+    """From its first refusal on; a value that it does not take is refused."""
+    error = {"code": "unsupported_parameter", "param": "max_tokens"}
+    refusals = [
+        http("400 X", json.dumps({"error": each}).encode())
+        for each in (error, {**error, "code": ""})
+    ]
+    one = engine(refusals[0])
+    async with in_text_mode(one) as client:
+        for number in range(2):
+            events = await client.run(message_request(number, chat={"max_tokens": 50}))
+            assert text_of(events) == TEXT
+        one.attempts.append(Attempt(raw=refusals[1]))
+        refused = error_of(await client.run(message_request(2, chat={"max_tokens": 50})))
+    sent = [(body.get("max_tokens"), body.get("max_completion_tokens")) for body in one.bodies]
+    assert sent == [(50, None), (None, 50), (None, 50), (None, 50)]
+    assert isinstance(refused, InvalidField)
+
+
 async def test_too_long_a_prompt_is_told_with_the_context() -> None:
     error = {"error": {"code": "context_length_exceeded"}}
     one = engine(http("400 X", json.dumps(error).encode()))
