@@ -180,7 +180,7 @@ ttl_option = click.option(
 
 
 @models.command("add")
-@click.argument("source")
+@click.argument("source", required=False)
 @click.option("--name", default="", help="Its name in requests. Default: that of the file.")
 @click.option("--sha256", default="", help="The SHA-256 that the file must have.")
 @click.option("--projector", default="", help='A source, or "none". Default: the mmproj beside it.')
@@ -189,12 +189,13 @@ ttl_option = click.option(
 @ttl_option
 @click.option("--wait/--no-wait", default=True, help="Follow the download. Default: yes.")
 @click.option("--engine", "urls", metavar="URL", multiple=True, help="An engine (vLLM, SGLang,"
-              " llama-server) that serves the model NAME; may be repeated.")  # fmt: skip
+              " llama-server, or any with OpenAI's API) that serves the model NAME; may be"
+              " repeated.")  # fmt: skip
 @click.option("--engine-model", default="", help="Its name of the model. Default: its only one.")
 @inference_options
 def add(
     inference: Connection,
-    source: str,
+    source: str | None,
     name: str,
     sha256: str,
     projector: str,
@@ -208,8 +209,12 @@ def add(
     """Add the model of a FILE, hf:owner/repo/file.gguf, hf:owner/repo:QUANTIZATION or a URL.
 
     The server downloads it in the background, and continues after interruptions. The same command
-    again shows the progress, or continues after a failure. With --engine it is only the tokenizer.
+    again shows the progress, or continues after a failure. With --engine it is only the tokenizer;
+    without one the engine is used in text mode.
     """
+    if source is None and not urls:
+        raise click.UsageError("name a source, or an --engine")
+    source = source or ""
     upstream = UpstreamSource(urls=urls, model=engine_model) if urls else None
     request = engine_pb.AddModelRequest(
         source=str(Path(source).absolute()) if Path(source).is_file() else source,
@@ -341,7 +346,8 @@ def format_state(model: model_pb2.Model) -> str:
 
 def _row(model: model_pb2.Model) -> tuple[str, ...]:
     limits = model.resolved_limits
-    context = f"{limits.slots} x {limits.context_tokens}" if limits.slots else ""
+    sizes = (str(each) for each in (limits.slots, limits.context_tokens) if each)
+    context = " x ".join(sizes) if limits.slots else ""
     memory = f"{model.memory_bytes / _MIB:,.0f} MiB" if model.memory_bytes else ""
     uses = str(model.num_uses or "")
     return (model.name, format_state(model), memory, uses, context, ", ".join(model.aliases))

@@ -419,6 +419,11 @@ class InferenceSettings(AccessSettings):
                     f"per_model.{name}.{setting}: {name!r} is an upstream, whose engine has its own"
                     f" settings; of per_model it has {allowed}"
                 )
+        for name in self.upstreams.keys() & self.turn_formats.keys():
+            if self.upstreams[name].is_text_mode:
+                raise ValueError(
+                    f"turn_formats.{name}: {name!r} is used in text mode, where the engine parses"
+                )
         for name, adapter in self.adapters.items():
             if adapter.model in self.upstreams:
                 raise ValueError(

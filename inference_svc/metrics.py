@@ -70,9 +70,9 @@ class EngineObserver:
                 self._last_token_at.pop(event.sequence_id, None)
 
     def _on_delta(self, event: events.Delta, live: ActiveSequence) -> None:
-        if not event.tokens:
+        if not event.num_tokens:
             return
-        model, num_tokens = live.request.model, len(event.tokens)
+        model, num_tokens = live.request.model, event.num_tokens
         self._metrics.completion_tokens.labels(model).inc(num_tokens)
         last = self._last_token_at.get(event.sequence_id)
         if last is None:
@@ -82,6 +82,6 @@ class EngineObserver:
         else:
             # Times of sampling, not of arrival, which batching delays. Tokens of one step share it.
             inter_token_time = self._metrics.inter_token_time.labels(model)
-            for _ in event.tokens:
+            for _ in range(num_tokens):
                 inter_token_time.observe((event.sampled_at - last) / num_tokens)
         self._last_token_at[event.sequence_id] = event.sampled_at

@@ -1,4 +1,5 @@
-"""Settings of upstreams: engines of others (vLLM, SGLang, llama-server) that serve models."""
+"""Settings of upstreams: engines of others (vLLM, SGLang, llama-server, or any with OpenAI's API)
+that serve models."""
 
 import re
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from pydantic import AfterValidator, Field, SecretStr, model_validator
 from svc_kit.settings.groups import PrivateFile, SettingsGroup, UpstreamTlsSettings
 
 UPSTREAM_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$"
-EngineKind = Literal["auto", "vllm", "sglang", "llama_server"]
+EngineKind = Literal["auto", "vllm", "sglang", "llama_server", "openai"]
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_|~-]{1,128}")
 _HEADER_VALUE: Final = re.compile(r"[ -~]{0,4096}")
 _OWN_HEADERS: Final = frozenset(
@@ -41,17 +42,18 @@ EngineHost = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*(:
 
 
 class UpstreamSettings(SettingsGroup):
-    """An engine that serves a model over HTTP with token ids: vLLM, SGLang or llama-server. Its
-    name here is the name of the model in requests."""
+    """An engine that serves a model over HTTP, with token ids (vLLM, SGLang or llama-server) or in
+    text mode. Its name here is the name of the model in requests."""
 
     urls: list[EngineUrl] = Field(min_length=1, max_length=16)
     """URLs of engines that serve the same model, as in http://10.0.0.5:8000: requests go to the
     least busy one, and on at another if one is lost."""
     kind: EngineKind = "auto"
-    """vllm, sglang or llama_server. auto: asked of the engine."""
+    """vllm, sglang, llama_server or openai. auto: asked of the engine; without a tokenizer openai,
+    which is text mode: messages are sent to its OpenAI API, and come back parsed."""
     tokenizer: str = ""
     """The engine's tokenizer and chat template: a GGUF file, a folder of Hugging Face files, or
-    another source as in models. It is compared with the engine's."""
+    another source as in models. It is compared with the engine's. Empty: text mode."""
     model: str = ""
     """The model's name at the engine. Empty: the only one that it serves."""
     key_file: PrivateFile | None = None
@@ -82,9 +84,16 @@ class UpstreamSettings(SettingsGroup):
             raise ValueError("tls.server_name: the host of each url must be in its certificate")
         return self
 
+    @property
+    def is_text_mode(self) -> bool:
+        """Whether it is used without token ids."""
+        return not self.tokenizer.strip()
+
     @model_validator(mode="after")
-    def _has_a_tokenizer(self) -> Self:
-        if not self.tokenizer.strip():
+    def _has_the_tokenizer_of_its_kind(self) -> Self:
+        if self.kind == "openai" and not self.is_text_mode:
+            raise ValueError("tokenizer: kind openai is text mode, which has none")
+        if self.kind not in ("auto", "openai") and self.is_text_mode:
             raise ValueError(
                 "tokenizer: name that of the engine: a GGUF file, a folder of Hugging Face files,"
                 " or hf:owner/repository/file.gguf (`corral up --tokenizer`)"

@@ -140,6 +140,8 @@ class _Attempt:
 
     async def _attempt_turn(self) -> tuple[TurnResult, Outcome | None]:
         loop, progress = self._loop, self._work.progress
+        if progress.drafts and not progress.token_ids:
+            raise FeatureUnsupported(feature="'resume' with an engine in text mode")
         draft = TurnDraft(progress.drafts, self._tools.targets, loop.ids.new, loop.clock)
         turn = TurnReader(progress.work.num_turns, draft, self._recorder, self._cancelled)
         try:

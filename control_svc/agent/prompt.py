@@ -15,7 +15,7 @@ import orjson
 from control_svc.inference import turns
 from control_svc.inference.turn_client import TokenCounter
 from control_svc.items import model as item_model
-from svc_kit.errors import ContextLengthExceeded
+from svc_kit.errors import ContextLengthExceeded, FeatureUnsupported
 
 FILE_SEARCH: Final = "file_search"
 """The function name of the hosted file search."""
@@ -284,7 +284,8 @@ async def find_start(
 ) -> int | None:
     """Binary search for where a truncated prompt begins: at the first user message, or at the item
     `own`, from which the items fit into half of the exceeded limit, so that truncation is needed
-    less often; at the last one if none fits. None if only the first item qualifies.
+    less often; at the last one if none fits. None if only the first item qualifies. Half of the
+    starts are dropped if the tokens of the model cannot be counted.
 
     `request` is that of the turn which exceeded the limit.
     """
@@ -295,7 +296,10 @@ async def find_start(
     while low < high:
         middle = (low + high) // 2
         messages = turn_messages(instructions, items[starts[middle] :])
-        num_tokens = await counter.count(replace(request, messages=messages))
+        try:
+            num_tokens = await counter.count(replace(request, messages=messages))
+        except FeatureUnsupported:
+            return starts[middle]
         if num_tokens <= error.context_tokens // 2:
             high = middle
         else:

@@ -1,6 +1,7 @@
 """Runs turns and counts prompt tokens over gRPC, on behalf of an object's project.
 
-Token ids are always requested: the next attempt resumes from them.
+Token ids are always requested: the next attempt resumes from them. Upstreams in text mode have
+none.
 """
 
 import asyncio
@@ -220,7 +221,9 @@ def _options(request: turns.TurnRequest) -> generation.GenerationOptions:
 def _started(
     accepted: generation.Accepted, started: generation.Started, tools: Sequence[turns.TurnTool]
 ) -> turns.Started:
-    ignored = (openai_name(name, CHAT_PARAMS) for name in accepted.ignored_options)
+    # The ids are for `resume` alone, which an engine without them does not have.
+    names = (name for name in accepted.ignored_options if name != "output.token_ids")
+    ignored = (openai_name(name, CHAT_PARAMS) for name in names)
     return turns.Started(
         accepted.model,
         accepted.prompt_tokens,

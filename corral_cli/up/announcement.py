@@ -122,13 +122,16 @@ def _flags(files: Mapping[str, Path | str | None]) -> str:
     return "".join(f" {flag} {shlex.quote(str(file))}" for flag, file in named)
 
 
+_TEXT_MODE = "; --tokenizer adds resume, our parsers and exact usage"
+
+
 def _describe_upstream(model: model_pb2.Model) -> str:
     upstream, limits = model.upstream, model.resolved_limits
     if model.state == model_pb2.Model.STATE_READY:
-        return (
-            f"{upstream.engine} at {', '.join(each.url for each in upstream.endpoints)},"
-            f" {limits.slots} sequences of {limits.context_tokens:,} tokens"
-        )
+        size = f" of {limits.context_tokens:,} tokens" if limits.context_tokens else ""
+        remark = _TEXT_MODE if upstream.text_mode else ""
+        urls = ", ".join(each.url for each in upstream.endpoints)
+        return f"{upstream.engine} at {urls}, {limits.slots} sequences{size}{remark}"
     if model.state == model_pb2.Model.STATE_AVAILABLE:
         return "connected by the first request"
     away = "; ".join(

@@ -1,6 +1,7 @@
 """Ollama's `options`, converted to GenerationOptions.
 
 Defaults are Ollama's, not the model's: a client that moves from Ollama gets the same distribution.
+That of `top_k` is the model's, mostly 40 as Ollama's, since not every engine has this filter.
 """
 
 from functools import partial
@@ -118,7 +119,7 @@ def generation_options(
 def _sampling(options: ModelOptions) -> sampling_pb2.SamplingParams:
     params = sampling_pb2.SamplingParams(
         temperature=_or(options.temperature, 0.8),
-        top_k=max(_or(options.top_k, 40), 0),
+        top_k=None if options.top_k is None else max(options.top_k, 0),
         top_p=_or(options.top_p, 0.9),
         min_p=_or(options.min_p, 0.0),
         typical_p=_or(options.typical_p, 1.0),

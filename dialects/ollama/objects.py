@@ -39,7 +39,7 @@ def capabilities(model: model_pb2.Model) -> list[Capability]:
         return ["embedding"]
     can: dict[Capability, bool] = {
         "completion": model.model_class != model_pb2.MODEL_CLASS_RERANKER,
-        "tools": model.turn_format.tool_calls not in _OFF,
+        "tools": model.upstream.text_mode or model.turn_format.tool_calls not in _OFF,
         "insert": model.infills,
         "vision": model_pb2.MODALITY_IMAGE in model.input_modalities,
         "thinking": model.thinking.mode in _THINKS,

@@ -108,11 +108,30 @@ class PromptTokens(NamedTuple):
     tokens: tuple[PromptToken, ...]
 
 
+class CallPart(NamedTuple):
+    """A piece of the tool call at this position of the turn. `id` and `name` are set in a call's
+    first piece only."""
+
+    position: int
+    id: str
+    name: str
+    arguments: str
+
+
+class MessagePart(NamedTuple):
+    """New output of a turn that the engine has parsed, in this order."""
+
+    reasoning: str = ""
+    content: str = ""
+    calls: tuple[CallPart, ...] = ()
+
+
 class Delta(NamedTuple):
     """Tokens sampled since the last delta, and the text that each of them releases.
 
     The text that was held back until the end of a sequence is one more text. `sampled_at` is the
-    time of the last token on the engine's clock.
+    time of the last token on the engine's clock. An upstream in text mode has `parts` instead of
+    texts, and instead of tokens their estimated number, `num_unnamed`.
     """
 
     sequence_id: int
@@ -120,6 +139,12 @@ class Delta(NamedTuple):
     tokens: tuple[int, ...]
     logprobs: tuple[ChosenLogprob, ...]
     sampled_at: float = 0.0
+    parts: tuple[MessagePart, ...] = ()
+    num_unnamed: int = 0
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.tokens) + self.num_unnamed
 
     @property
     def text(self) -> str:
@@ -134,6 +159,8 @@ class Delta(NamedTuple):
             self.tokens + later.tokens,
             self.logprobs + later.logprobs,
             later.sampled_at,
+            self.parts + later.parts,
+            self.num_unnamed + later.num_unnamed,
         )
 
 
@@ -145,11 +172,19 @@ class Timings(NamedTuple):
     decode_s: float
 
 
+class ToldUsage(NamedTuple):
+    """The tokens of a prompt as an upstream in text mode counts them. `is_estimated`: it did not
+    tell them, nor the tokens of its output."""
+
+    prompt_tokens: int
+    is_estimated: bool
+
+
 class Finished(NamedTuple):
     """A sequence ended without an error.
 
     `stop_text` or `stop_token` is what matched; `num_accepted` of `num_drafted` draft tokens were
-    accepted.
+    accepted. `usage` is what an upstream in text mode tells, None for all others.
     """
 
     sequence_id: int
@@ -161,6 +196,7 @@ class Finished(NamedTuple):
     num_drafted: int = 0
     num_accepted: int = 0
     num_reasoning_tokens: int = 0
+    usage: ToldUsage | None = None
 
 
 class Failed(NamedTuple):

@@ -6,10 +6,10 @@ effects of the adapters in an unspecified order.
 
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.detokenizer import ContentFinder, Detokenizer
@@ -96,6 +96,9 @@ class SequenceRequest:
     prefix nor draft. The tokens of the `reasoning` are counted; None if the model has none.
     `request_id` is that of the RPC, for errors.
 
+    For an upstream in text mode `chat` are the fields of a chat completion (OpenAI's), and the
+    prompt has no tokens, but an estimated number of them, `estimated_tokens`.
+
     The text ends at the first of `stop`, which with `content` counts only in the content of the
     turn (`Detokenizer`), or at the first of `end_texts`, which end the turns of the model.
     """
@@ -137,6 +140,8 @@ class SequenceRequest:
     adapters: AdapterStack = NO_ADAPTERS
     media: tuple[MediaSpan, ...] = ()
     source: "array[int]" = field(default_factory=lambda: array("i"))
+    chat: Mapping[str, Any] | None = None
+    estimated_tokens: int = 0
 
     def new_detokenizer(self) -> Detokenizer:
         return Detokenizer(
@@ -149,7 +154,7 @@ class SequenceRequest:
     @property
     def num_prompt_tokens(self) -> int:
         """Tokens that count as the prompt: those of the source, if there is one."""
-        return len(self.source) or len(self.prompt)
+        return len(self.source) or len(self.prompt) or self.estimated_tokens
 
     @property
     def may_start_cached(self) -> bool:

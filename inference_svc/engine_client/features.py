@@ -36,6 +36,7 @@ NEUTRAL: Final[Mapping[str, Any]] = {
     "stages": LLAMA_CPP_ORDER,
 }
 """The values of the fields of `Sampling`, but for the temperature, that change nothing."""
+NEUTRAL_SAMPLING: Final = Sampling(temperature=1.0, **NEUTRAL)
 _OF_STAGE: Final[Mapping[Stage, tuple[str, ...]]] = {
     Stage.PENALTIES: ("repetition_penalty", "frequency_penalty", "presence_penalty"),
     Stage.DRY: ("dry",),

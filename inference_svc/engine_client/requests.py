@@ -142,7 +142,7 @@ class RequestTracker:
             case PromptTokens():
                 live.stream.deliver(event)
             case Delta():
-                live.num_output += len(event.tokens)
+                live.num_output += event.num_tokens
                 live.stream.deliver(event)
             case Finished() | Failed() | Cancelled():
                 self._remove(event.sequence_id)

@@ -40,6 +40,8 @@ class AddedModelSources:
             InvalidField, MissingField: the source has no such file, or is not allowed.
             DownloadFailed: the Hub cannot be reached.
         """
+        if wanted.upstream is not None and not (wanted.source or wanted.sha256):
+            return self._text_model(wanted)
         if not wanted.source:
             raise MissingField(field="source")
         wanted = self._check_upstream(wanted)
@@ -52,9 +54,7 @@ class AddedModelSources:
         elif not source.startswith("hf:"):
             source = files[0].source  # as httpx writes it
         name = wanted.name or default_name(Path(files[0].name if files else source))
-        if _NAME.fullmatch(name) is None:
-            problem = f"{name!r} is not 1 to 128 of A-Z, a-z, 0-9 and '._:/-'"
-            raise InvalidField(field="name", problem=problem)
+        _check_name(name)
         if wanted.sha256:
             files = _with_digest(files, source, wanted.sha256)
         if projector not in ("auto", "none"):
@@ -66,6 +66,12 @@ class AddedModelSources:
             problem = "its file has the same name as one of the model"
             raise InvalidField(field="projector", problem=problem)
         return replace(wanted, name=name, source=source, projector=projector, files=files)
+
+    def _text_model(self, wanted: AddedModel) -> AddedModel:
+        """A model in text mode, of which no file is here."""
+        wanted = self._check_upstream(wanted)
+        _check_name(wanted.name)
+        return wanted
 
     def upstream_settings(self, model: AddedModel) -> UpstreamSettings | None:
         """The settings of the upstream of an added model, if one serves it. Raises `InvalidField`
@@ -125,6 +131,12 @@ class AddedModelSources:
             DownloadFile(source=str(url.copy_with(path=f"{folder}/{each}")), name=each)
             for each in _part_names(field, name)
         )
+
+
+def _check_name(name: str) -> None:
+    if _NAME.fullmatch(name) is None:
+        problem = f"{name!r} is not 1 to 128 of A-Z, a-z, 0-9 and '._:/-'"
+        raise InvalidField(field="name", problem=problem)
 
 
 def _part_names(field: str, first: str) -> list[str]:

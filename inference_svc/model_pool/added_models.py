@@ -31,7 +31,7 @@ from inference_svc.model_pool.catalog import ModelEntry, PendingModel
 from inference_svc.model_pool.discovery import make_entry, make_upstream_entry
 from inference_svc.model_pool.downloads import DownloadProgress, ModelDownloader, verify_file
 from inference_svc.model_pool.pool import ModelPool
-from inference_svc.models.metadata import FileRole, file_role
+from inference_svc.models.metadata import FileRole, file_role, fileless_model
 from inference_svc.models.placement import LoadPolicy
 from inference_svc.models.sources import RemoteFile, describe_file
 from model_files.gguf import ModelFileInvalid
@@ -324,7 +324,7 @@ class AddedModelsService:
         upstream = self._sources.upstream_settings(model)
 
         def describe() -> ModelEntry:
-            file = describe_file(path, model.name)
+            file = describe_file(path, model.name) if model.source else fileless_model(model.name)
             if upstream is not None:
                 return make_upstream_entry(file, upstream, ModelSettings())
             return make_entry(file, overrides, self._settings, _no_download)

@@ -37,7 +37,8 @@ class AddedUpstream:
 class AddedModel:
     """A model that an operator added. `files` are to be downloaded: those of the model, then its
     projector and adapter; without any, `source` is a path. An empty `projector` is the file beside
-    it. Of a model that an `upstream` serves they are the tokenizer."""
+    it. Of a model that an `upstream` serves they are the tokenizer, and in text mode `source` is
+    empty."""
 
     name: str
     source: str

@@ -1,7 +1,7 @@
 """The configured models of this server, and the resolution of a request's `model` field.
 
 A `ModelEntry` has a file, described at startup; a `ModelProcessor` (vocabulary and chat template),
-opened on first use; and an engine, while the model is loaded.
+or in text mode a `TextProcessor`, opened on first use; and an engine, while the model is loaded.
 """
 
 import asyncio
@@ -83,15 +83,46 @@ class ModelProcessor:
             }
         return GrammarVocabulary(vocabulary.size, control, tuple(sorted(vocabulary.end_tokens)))
 
+    def close(self) -> None:
+        self.vocabulary.close()
+
+
+@dataclass(frozen=True, slots=True)
+class TextProcessor:
+    """What is known here of a model whose upstream is used in text mode: `default_sampling` are
+    neutral values, but for those of the settings."""
+
+    name: str
+    default_sampling: Sampling
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+Processor = ModelProcessor | TextProcessor
+
+
+def with_tokens(processor: Processor) -> ModelProcessor:
+    """Raise `FeatureUnsupported` for a model in text mode."""
+    if isinstance(processor, TextProcessor):
+        model = f"the model {processor.name!r}, whose engine is used in text mode"
+        raise errors.FeatureUnsupported(feature=f"what needs token ids with {model}")
+    return processor
+
 
 class LoadedModel(NamedTuple):
     """A model in use by a call. It stays loaded until the call ends; `digest` is empty until it is
     computed. `media` encodes pictures and sounds, None if the model has no projector."""
 
-    processor: ModelProcessor
+    opened: Processor
     engine: EngineClient
     digest: str = ""
     media: MediaProcessor | None = None
+
+    @property
+    def processor(self) -> ModelProcessor:
+        """Vocabulary and template. Raises `FeatureUnsupported` in text mode."""
+        return with_tokens(self.opened)
 
     @property
     def ready(self) -> ModelReady:
@@ -126,7 +157,7 @@ class ModelEntry:
     resident: Resident
     policy: LoadPolicy = LoadPolicy.START
     aliases: tuple[str, ...] = ()
-    processor: ModelProcessor | None = None
+    processor: Processor | None = None
     engine: EngineClient | None = None
     media: MediaProcessor | None = None
     progress: LoadProgress | None = None
@@ -271,7 +302,7 @@ class Catalog:
         self._models.remove(model)
         model.adapters.close(errors.ModelNotFound(model=model.name))
         if model.processor is not None:
-            await asyncio.to_thread(model.processor.vocabulary.close)
+            await asyncio.to_thread(model.processor.close)
 
     def watched(self, name: str = "") -> dict[str, ModelEntry | PendingModel]:
         """Return the model with this name, or all, with the pending ones."""
@@ -380,5 +411,5 @@ class Catalog:
         for model in self:
             model.adapters.close(errors.Draining())
             if model.processor is not None:
-                model.processor.vocabulary.close()
+                model.processor.close()
                 model.processor = None

@@ -12,7 +12,7 @@ from inference_svc.engine_client.client import EngineClient, EngineState
 from inference_svc.engine_client.messages import LoadPhase, LoadProgress
 from inference_svc.media.processor import MediaProcessor
 from inference_svc.model_pool import eviction
-from inference_svc.model_pool.catalog import Catalog, ModelEntry, ModelProcessor, PendingModel
+from inference_svc.model_pool.catalog import Catalog, ModelEntry, PendingModel, Processor
 from inference_svc.models.device_memory import DeviceBytes
 from inference_svc.models.memory_plan import (
     RequestedLimits,
@@ -69,7 +69,7 @@ class Loader(Protocol):
     async def check_files(self, entry: ModelEntry) -> None:
         """Raise `StartupError` if the model files changed since they were described."""
 
-    async def open_processor(self, entry: ModelEntry) -> ModelProcessor:
+    async def open_processor(self, entry: ModelEntry) -> Processor:
         """Open vocabulary and chat template. Raises `StartupError`."""
 
     async def start_media(self, entry: ModelEntry) -> MediaProcessor | None:
@@ -152,7 +152,7 @@ class ModelLifecycle:
             transition.cancel()
             await asyncio.wait((transition,))
 
-    async def open_processor(self, entry: ModelEntry) -> ModelProcessor:
+    async def open_processor(self, entry: ModelEntry) -> Processor:
         """Return the processor of a model, opening it on first use. Raises `StartupError`."""
         async with self._open_lock:
             if entry.processor is None:

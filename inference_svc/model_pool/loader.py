@@ -20,6 +20,7 @@ from inference_svc.config import (
 from inference_svc.engine.request import Command
 from inference_svc.engine.sampling_params import Mirostat, Sampling, Stage
 from inference_svc.engine_client.client import EngineClient, EngineState
+from inference_svc.engine_client.features import NEUTRAL_SAMPLING
 from inference_svc.engine_client.local_engine import LocalEngine
 from inference_svc.engine_client.messages import LoadProgress
 from inference_svc.engine_client.output_stream import ReaderLimits
@@ -30,7 +31,7 @@ from inference_svc.media.encoded_cache import VectorFolder
 from inference_svc.media.encoder import Encoder, EncoderLimits
 from inference_svc.media.processor import MediaProcessor
 from inference_svc.metrics import EngineObserver
-from inference_svc.model_pool.catalog import ModelEntry, ModelProcessor
+from inference_svc.model_pool.catalog import ModelEntry, ModelProcessor, Processor, TextProcessor
 from inference_svc.model_pool.engine_config import EngineConfigBuilder
 from inference_svc.models.file_identity import hash_files, verify_files
 from inference_svc.models.memory_plan import ResolvedLimits
@@ -95,17 +96,21 @@ class ModelLoader:
             raise StartupError(f"model {error.path}: {error.problem}") from error
         entry.file = replace(entry.file, stamps=stamps)
 
-    async def open_processor(self, entry: ModelEntry) -> ModelProcessor:
-        """Open the vocabulary and chat template of a model. Raises `StartupError`."""
+    async def open_processor(self, entry: ModelEntry) -> Processor:
+        """Open the vocabulary and chat template of a model, if they are here. Raises
+        `StartupError`."""
         file, name = entry.file, entry.name
         if file.problem:
             raise StartupError(file.problem)
+        is_text_mode = entry.upstream is not None and entry.upstream.is_text_mode
         sampling = default_sampling(
-            file.sampling_hints,
+            None if is_text_mode else file.sampling_hints,
             self._settings.per_model.get(name, ModelSettings()).sampling,
             vocabulary_size=file.vocabulary_size or _UNKNOWN_SIZE,
             context_tokens=file.trained_context_tokens or _UNKNOWN_SIZE,
         )
+        if is_text_mode:
+            return TextProcessor(name, sampling)
         vocabulary = await self.open_vocabulary(file.path)
         override = self._settings.turn_formats.get(name, TurnFormatSettings()).as_override()
         template = ModelTemplate.for_model(
@@ -186,7 +191,8 @@ class ModelLoader:
         """Create the client of an upstream engine without connecting it."""
         if entry.upstream is None or entry.processor is None:
             raise StartupError(f"model {entry.name} is served by no upstream")
-        target, vocabulary = upstream_target(entry.name, entry.upstream), entry.processor.vocabulary
+        target, opened = upstream_target(entry.name, entry.upstream), entry.processor
+        vocabulary = opened.vocabulary if isinstance(opened, ModelProcessor) else None
         pin = PinnedIdentity()
 
         def spawn(**callbacks: Callable[[Any], None]) -> UpstreamConnection:
@@ -285,21 +291,24 @@ def upstream_target(name: str, settings: UpstreamSettings) -> UpstreamTarget:
         ca_file=tls.ca_file,
         certificate_file=tls.certificate_file,
         certificate_key_file=tls.key_file,
+        default_path="/v1" if settings.is_text_mode else "",
     )
 
 
 def _log_connected(entry: ModelEntry) -> None:
     ready = entry.engine.ready if entry.engine is not None else None
-    if ready is None or ready.features is None or entry.processor is None:
+    if ready is None or ready.features is None:
         return
+    size = f" of {ready.slot_tokens} tokens" if ready.slot_tokens else ""
     log.info(
-        "model %s: served by %s, %d sequences of %d tokens at once",
+        "model %s: served by %s, %d sequences%s at once",
         entry.name,
         ready.features.engine,
         ready.slots,
-        ready.slot_tokens,
+        size,
     )
-    _log_formats(entry.name, entry.processor.turn_format)
+    if isinstance(entry.processor, ModelProcessor):
+        _log_formats(entry.name, entry.processor.turn_format)
 
 
 def _log_formats(name: str, turn_format: TurnFormat) -> None:
@@ -313,7 +322,7 @@ def _log_formats(name: str, turn_format: TurnFormat) -> None:
 
 def _log_ready(entry: ModelEntry, limits: ResolvedLimits) -> None:
     ready = entry.engine.ready if entry.engine is not None else None
-    if ready is None or entry.processor is None:
+    if ready is None or not isinstance(entry.processor, ModelProcessor):
         return
     warm_up = ready.warm_up
     for device, size in ready.device_bytes.items():
@@ -343,20 +352,22 @@ def _log_ready(entry: ModelEntry, limits: ResolvedLimits) -> None:
 
 
 def default_sampling(
-    hints: Mapping[str, str | float],
+    hints: Mapping[str, str | float] | None,
     settings: SamplingSettings,
     *,
     vocabulary_size: int,
     context_tokens: int,
 ) -> Sampling:
     """Return the sampling parameters for fields that a request leaves unset: llama.cpp's, then
-    those of the model's file (`general.sampling.*`), then those of the settings.
+    those of the model's file (`general.sampling.*`), then those of the settings. Without `hints`
+    they are neutral instead, as for an engine that has its own.
 
     Raises `StartupError`, with the name of the field, if a value is invalid.
     """
     overrides = {name: value for name, value in settings if value is not None}
     try:
-        sampling = replace(_from_hints(hints), **overrides)
+        given = NEUTRAL_SAMPLING if hints is None else _from_hints(hints)
+        sampling = replace(given, **overrides)
         check_limits(from_sampling(sampling))
         sampling.validate(vocabulary_size=vocabulary_size, context_tokens=context_tokens)
     except DomainError as error:

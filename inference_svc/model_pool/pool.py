@@ -14,8 +14,8 @@ from inference_svc.model_pool.catalog import (
     Catalog,
     LoadedModel,
     ModelEntry,
-    ModelProcessor,
     PendingModel,
+    Processor,
 )
 from inference_svc.model_pool.eviction import ModelState
 from inference_svc.model_pool.lifecycle import (
@@ -230,7 +230,7 @@ class ModelPool:
                 loaded.engine.check_open()
                 yield loaded
 
-    async def processor(self, entry: ModelEntry) -> ModelProcessor:
+    async def processor(self, entry: ModelEntry) -> Processor:
         """Return the processor of a model, which needs no engine.
 
         Raises `ModelLoading` or `ModelLoadFailed`.

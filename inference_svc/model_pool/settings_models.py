@@ -48,10 +48,14 @@ class SettingsModels:
             self._begin(self._pool.remove(entry, force=False))
         for entry in found:
             old = before.get(entry.name)
-            if old is not None and old.upstream and entry.upstream not in (None, old.upstream):
-                log.info("upstream %s has changed: it is connected again", entry.name)
-                old.upstream = entry.upstream
-                self._begin(self._reconnect(old))
+            if old is None or not old.upstream or entry.upstream in (None, old.upstream):
+                continue
+            if entry.upstream.is_text_mode is not old.upstream.is_text_mode:
+                log.warning("upstream %s: its tokenizer changes at the next start", entry.name)
+                continue
+            log.info("upstream %s has changed: it is connected again", entry.name)
+            old.upstream = entry.upstream
+            self._begin(self._reconnect(old))
         await _load([entry for entry in new if entry.policy is LoadPolicy.START], self._pool)
 
     def _begin(self, steps: Coroutine[Any, Any, None]) -> None:

@@ -229,10 +229,15 @@ def describe_model(path: Path, name: str) -> ModelFile:
 
 def unusable_model(path: Path, name: str, problem: str) -> ModelFile:
     """Describe a model whose file cannot be used."""
+    return replace(fileless_model(name), path=path, paths=(path,), problem=problem)
+
+
+def fileless_model(name: str) -> ModelFile:
+    """Describe the model of an engine of others of which nothing is here, nor its tokenizer."""
     return ModelFile(
         name=name,
-        path=path,
-        paths=(path,),
+        path=Path(),
+        paths=(),
         architecture="",
         model_class=ModelClass.DECODER,
         size_bytes=0,
@@ -244,7 +249,6 @@ def unusable_model(path: Path, name: str, problem: str) -> ModelFile:
         kv_bytes_per_token=0,
         chat_template=None,
         title="",
-        problem=problem,
     )
 
 

@@ -21,6 +21,7 @@ from inference_svc.models.metadata import (
     default_name,
     describe_model,
     file_role,
+    fileless_model,
     split_paths,
     unusable_model,
 )
@@ -182,13 +183,15 @@ def resolve_tokenizer(source: str, name: str, download: Download) -> ModelFile:
 
     Args:
         source: a GGUF file, a folder in Hugging Face's format, hf:owner/repository[@revision] for
-            such a folder without weights, hf:owner/repository/file.gguf, or bundled.
+            such a folder without weights, hf:owner/repository/file.gguf, or bundled. Empty: none.
         name: that of the model.
         download: as in `resolve_models`.
 
     Raises:
         StartupError: the source is malformed.
     """
+    if not source.strip():
+        return fileless_model(name)
     path = Path(source).expanduser().absolute()
     remote = _HF_FOLDER.fullmatch(source)
     if remote is not None and ".." not in source:

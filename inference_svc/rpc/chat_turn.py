@@ -117,6 +117,57 @@ class ChatTurn(Turn[service_pb.ChatResponse]):
                 )
 
 
+class MessageTurn(Turn[service_pb.ChatResponse]):
+    """The parts of a message that the engine has parsed, for `Chat`; calls beyond `max_calls` are
+    dropped."""
+
+    response_type = service_pb.ChatResponse
+
+    def __init__(self, index: int, *, max_calls: int | None = None) -> None:
+        super().__init__(index, token_ids=False)
+        self._max_calls = max_calls
+        self._has_calls = False
+
+    def delta(self, output: events.Delta) -> Sequence[service_pb.ChatResponse]:
+        """The parts in as few deltas as their order allows."""
+        responses = [service_pb.ChatResponse()]
+        for part in output.parts:
+            last = responses[-1].delta
+            if _follows(part, last):
+                last.is_continued, last.index = True, self._index
+                responses.append(service_pb.ChatResponse())
+            self._add(part, responses[-1].delta)
+        self._write_tokens(output, responses[-1].delta)
+        return responses
+
+    def reason(self, finished: events.Finished) -> pb.FinishReason:
+        if self._has_calls and finished.reason is events.FinishReason.STOP:
+            return pb.FINISH_REASON_TOOL_CALLS
+        return super().reason(finished)
+
+    def _add(self, part: events.MessagePart, delta: service_pb.ChatDelta) -> None:
+        delta.reasoning += part.reasoning
+        delta.content += part.content
+        for call in part.calls:
+            self._has_calls = True
+            if self._max_calls is not None and call.position >= self._max_calls:
+                continue
+            if not call.id and delta.tool_calls and delta.tool_calls[-1].index == call.position:
+                delta.tool_calls[-1].arguments_json += call.arguments
+            else:
+                delta.tool_calls.add(
+                    index=call.position, id=call.id, name=call.name, arguments_json=call.arguments
+                )
+
+
+def _follows(part: events.MessagePart, delta: service_pb.ChatDelta) -> bool:
+    """Whether a part must be in a delta of its own: in one, reasoning comes before the content, and
+    that before calls."""
+    if part.reasoning:
+        return bool(delta.content or delta.tool_calls)
+    return bool(part.content and delta.tool_calls)
+
+
 def chat_turns(
     call: Call[service_pb.ChatRequest],
     conversation: Conversation,

@@ -23,8 +23,8 @@ from inference_svc.chat.reasoning_support import ThinkingMode
 from inference_svc.chat.templates import ChatTemplates, ModelTemplate
 from inference_svc.config import InferenceSettings
 from inference_svc.engine.sampling_params import Sampling
-from inference_svc.engine_client.features import NEUTRAL
-from inference_svc.model_pool.catalog import ModelEntry, ModelProcessor
+from inference_svc.engine_client.features import NEUTRAL, NEUTRAL_SAMPLING
+from inference_svc.model_pool.catalog import ModelEntry, ModelProcessor, TextProcessor
 from inference_svc.model_pool.discovery import find_models
 from inference_svc.model_pool.lifecycle import MemoryBudget, plan_start
 from inference_svc.model_pool.loader import ModelLoader
@@ -79,10 +79,13 @@ async def explain_source(
             processor = entry.processor = await loader.open_processor(entry)
             try:
                 async with _connected(entry, loader):
+                    if isinstance(processor, TextProcessor):
+                        yield _explain_text_mode(entry, processor)
+                        continue
                     explainer = Explainer(entry, processor, templates, sandbox)
                     yield await explainer.explain(memory, verify)
             finally:
-                processor.vocabulary.close()
+                processor.close()
 
 
 @asynccontextmanager
@@ -122,17 +125,12 @@ class Explainer:
         if upstream is None:
             explained["memory"] = self._memory(memory)
         else:
-            explained["upstream"] = self._upstream(upstream)
+            explained["upstream"] = _describe_upstream(self.entry, upstream)
         explained["vocabulary"] = self._vocabulary(unsure)
         if not file.num_parameters and upstream is None:
             unsure.append("the file has no weights: it can be explained, but not loaded")
         if file.generates:
-            changed = {
-                name: value
-                for name, value in asdict(self.processor.default_sampling).items()
-                if value != getattr(Sampling(), name)
-            }
-            explained["sampling"] = changed
+            explained["sampling"] = _changes(self.processor.default_sampling, Sampling())
         if file.model_class is ModelClass.DECODER:
             explained["template"] = await self._template(unsure)
             if verify and not file.path.is_dir():
@@ -166,32 +164,6 @@ class Explainer:
             "kv_bytes": limits.kv_bytes,
             "total_bytes": planned_bytes(self.entry.file, limits),
             "reason": limits.reason,
-        }
-
-    def _upstream(self, settings: UpstreamSettings) -> Section:
-        """The engine that serves it, and what it honours."""
-        connection, engine = self.entry.connection, self.entry.engine
-        states = {url: "not connected" for url in settings.urls}
-        if connection is not None:
-            states = {
-                each.url: each.state.value + (f": {each.problem}" if each.problem else "")
-                for each in connection.status.endpoints
-            }
-        ready = engine.ready if engine is not None else None
-        if ready is None or (features := ready.features) is None:
-            return {"urls": states, "problem": self.entry.resident.problem or "not connected"}
-        return {
-            "engine": features.engine,
-            "model": settings.model,
-            "urls": states,
-            "concurrency": ready.slots,
-            "context_tokens": ready.slot_tokens,
-            "sampling": sorted(features.sampling),
-            "ignores": sorted(NEUTRAL.keys() - features.sampling),
-            "constraints": sorted(features.constraints),
-            "grammars": features.takes_grammars,
-            "for_grammars": "" if features.takes_grammars else features.grammar_flag,
-            "logprobs": features.max_logprobs,
         }
 
     def _vocabulary(self, unsure: list[str]) -> Section:
@@ -321,16 +293,61 @@ class Explanations:
     async def explain(self, entry: ModelEntry, *, verify: bool) -> Section:
         """Explain a model. Raises `ModelLoading` or `ModelLoadFailed`."""
         processor = await self._pool.processor(entry)
+        if isinstance(processor, TextProcessor):
+            return _explain_text_mode(entry, processor)
         await self._pool.memory.refresh()
         explainer = Explainer(entry, processor, self._templates, self._sandbox)
         return await explainer.explain(self._pool.memory, verify)
+
+
+def _explain_text_mode(entry: ModelEntry, processor: TextProcessor) -> Section:
+    """The sections about a model of which only the engine knows vocabulary and template."""
+    explained: Section = {"model": _describe(entry.file)}
+    if entry.upstream is not None:
+        explained["upstream"] = _describe_upstream(entry, entry.upstream)
+    explained["sampling"] = _changes(processor.default_sampling, NEUTRAL_SAMPLING)
+    explained["unsure"] = ["text mode: what the engine honours is not probed"]
+    return explained
+
+
+def _changes(sampling: Sampling, usual: Sampling) -> Section:
+    values = asdict(sampling).items()
+    return {name: value for name, value in values if value != getattr(usual, name)}
+
+
+def _describe_upstream(entry: ModelEntry, settings: UpstreamSettings) -> Section:
+    """The engine that serves it, and what it honours."""
+    connection, engine = entry.connection, entry.engine
+    states = {url: "not connected" for url in settings.urls}
+    if connection is not None:
+        states = {
+            each.url: each.state.value + (f": {each.problem}" if each.problem else "")
+            for each in connection.status.endpoints
+        }
+    ready = engine.ready if engine is not None else None
+    if ready is None or (features := ready.features) is None:
+        return {"urls": states, "problem": entry.resident.problem or "not connected"}
+    return {
+        "engine": features.engine,
+        "model": settings.model,
+        "text_mode": settings.is_text_mode,
+        "urls": states,
+        "concurrency": ready.slots,
+        "context_tokens": ready.slot_tokens or None,
+        "sampling": sorted(features.sampling),
+        "ignores": sorted(NEUTRAL.keys() - features.sampling),
+        "constraints": sorted(features.constraints),
+        "grammars": features.takes_grammars,
+        "for_grammars": "" if features.takes_grammars else features.grammar_flag,
+        "logprobs": features.max_logprobs,
+    }
 
 
 def _describe(file: ModelFile) -> Section:
     return {
         "name": file.name,
         "title": file.title,
-        "path": str(file.path),
+        "path": str(file.path) if file.paths else None,
         "files": len(file.paths),
         "architecture": file.architecture,
         "class": file.model_class.value,

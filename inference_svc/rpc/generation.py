@@ -24,12 +24,22 @@ from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine_client.adapter_registry import Adapter
 from inference_svc.limits.limiter import Admit, Need
 from inference_svc.media.model import EncodedMedia
-from inference_svc.model_pool.catalog import ModelProcessor, ResolvedModel
+from inference_svc.model_pool.catalog import (
+    ModelProcessor,
+    ResolvedModel,
+    TextProcessor,
+    with_tokens,
+)
 from inference_svc.model_pool.pool import ModelPool
 from inference_svc.models.metadata import ModelFile
 from inference_svc.rpc.adapters import resolve_adapters
 from inference_svc.rpc.call import AnyCall, Call, Caller, RequestT
-from inference_svc.rpc.chat_turn import ChatTurn, chat_turns, content_finder, find_reasoning
+from inference_svc.rpc.chat_turn import (
+    MessageTurn,
+    chat_turns,
+    content_finder,
+    find_reasoning,
+)
 from inference_svc.rpc.media_inputs import MediaInputs, has_encoded, media_files
 from inference_svc.rpc.output_constraints import (
     chat_output_spec,
@@ -38,8 +48,14 @@ from inference_svc.rpc.output_constraints import (
 )
 from inference_svc.rpc.prefix_policy import PrefixGroups
 from inference_svc.rpc.prompts import prompt_tokens, read_conversation, read_next_turn
-from inference_svc.rpc.request_options import Prompt, to_requests
-from inference_svc.rpc.streaming import AcceptedRequest, TextTurn
+from inference_svc.rpc.request_options import (
+    Prompt,
+    ignored_in_text_mode,
+    text_need,
+    text_requests,
+    to_requests,
+)
+from inference_svc.rpc.streaming import AcceptedRequest, TextTurn, Turn
 from inference_svc.structured_output.compiler import GrammarCompiler
 from inference_svc.structured_output.spec import OutputSpec
 from inference_svc.usage import UsageKey
@@ -95,9 +111,13 @@ class GenerationService:
         turns = [TextTurn(i, token_ids=ids) for i in range(len(checked.requests))]
         return _submit(call, checked), turns
 
-    async def chat(self, call: Call[pb.ChatRequest]) -> tuple[AcceptedRequest, Sequence[ChatTurn]]:
+    async def chat(
+        self, call: Call[pb.ChatRequest]
+    ) -> tuple[AcceptedRequest, Sequence[Turn[pb.ChatResponse]]]:
         """Submit the next turn of a conversation. Raises like `generate`."""
         _check_room(call)
+        if isinstance(call.loaded.opened, TextProcessor):
+            return await self._chat_in_text_mode(call, call.loaded.opened)
         model, media = call.model, call.loaded.media
         conversation = await read_next_turn(call.request, self.limits)
         conversation = await self.media_inputs.read(conversation, media)
@@ -136,6 +156,20 @@ class GenerationService:
         turns = chat_turns(call, conversation, prompt, requests)
         ignored = (*ignored_options(conversation, prompt.thinking), *checked.ignored_options)
         return _submit(call, checked._replace(requests=requests, ignored_options=ignored)), turns
+
+    async def _chat_in_text_mode(
+        self, call: Call[pb.ChatRequest], model: TextProcessor
+    ) -> tuple[AcceptedRequest, Sequence[MessageTurn]]:
+        """Submit the conversation itself, which the engine renders."""
+        conversation = await read_conversation(call.request.conversation, self.limits)
+        conversation = await self.media_inputs.read(conversation, None)
+        requests = text_requests(call, conversation, model.default_sampling)
+        key = UsageKey(call.project, call.caller.principal.key_id, self._resolve(call).name)
+        call.admission = await self.admit(key, text_need(call, requests[0]))
+        max_calls = None if conversation.tool_choice.parallel else 1
+        turns = [MessageTurn(i, max_calls=max_calls) for i in range(len(requests))]
+        ignored = tuple(ignored_in_text_mode(call, conversation))
+        return _submit(call, _Checked(requests, (), key, ignored)), turns
 
     async def _check_before_encoding(
         self, call: Call[pb.ChatRequest], texts: Sequence[Sequence[int]], spec: OutputSpec | None
@@ -193,7 +227,7 @@ class GenerationService:
         at the start of the call."""
         name = call.request.model
         resolved = self.pool.catalog.resolve(name, call.project)
-        if resolved.model.name != call.model.name:
+        if resolved.model.name != call.loaded.opened.name:
             raise ModelNotFound(model=name)
         return resolved
 
@@ -224,10 +258,10 @@ class GenerationService:
         return prompt, (await model.tokenizer.tokenize_prompt(prompt, media)).tokens
 
     async def processor(self, name: str) -> ModelProcessor:
-        """Return the processor of a model by name. Raises like `Catalog.resolve` and
-        `ModelPool.processor`."""
+        """Return the processor of a model by name. Raises like `Catalog.resolve`,
+        `ModelPool.processor` and `with_tokens`."""
         resolved = self.pool.catalog.resolve(name, current_principal().project)
-        return await self.pool.processor(resolved.model)
+        return with_tokens(await self.pool.processor(resolved.model))
 
 
 def _check_room(call: AnyCall) -> None:

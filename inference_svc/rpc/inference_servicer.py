@@ -149,8 +149,9 @@ class InferenceServicer(rpc.InferenceServiceServicer):
     async def GetModel(self, request: pb.GetModelRequest, context: Context) -> pb.GetModelResponse:
         """Return one model; its template is included even if it is not loaded."""
         catalog, project = self._pool.catalog, _project()
-        if catalog.resolve(request.model, project).model.resident.state is not ModelState.FAILED:
-            await self._generating.processor(request.model)
+        entry = catalog.resolve(request.model, project).model
+        if entry.resident.state is not ModelState.FAILED:
+            await self._pool.processor(entry)
         resolved = catalog.resolve(request.model, project)
         return pb.GetModelResponse(model=model_info.model(resolved))
 

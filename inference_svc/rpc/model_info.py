@@ -170,6 +170,8 @@ def _model(entry: ModelEntry) -> model_pb.Model:
     if entry.progress is not None:
         described.load_progress.CopyFrom(_PROGRESS.to_message(entry.progress))
     if entry.processor is not None:
+        described.default_sampling.CopyFrom(from_sampling(entry.processor.default_sampling))
+    if isinstance(entry.processor, ModelProcessor):
         _describe_processor(described, entry.processor)
     if engine is not None and engine.ready is not None:
         _describe_engine(described, entry, engine.ready)
@@ -183,7 +185,7 @@ def _upstream(
 ) -> upstream_pb2.Upstream:
     """Only operators get the URLs, and problems, which have URLs and texts of engines."""
     engine = entry.engine
-    described = upstream_pb2.Upstream(model=settings.model)
+    described = upstream_pb2.Upstream(model=settings.model, text_mode=settings.is_text_mode)
     ready = engine.ready if engine is not None else None
     if ready is not None and (features := ready.features) is not None:
         described.engine = features.engine
@@ -224,7 +226,6 @@ def _modalities(file: ModelFile) -> list[model_pb.Modality]:
 
 
 def _describe_processor(described: model_pb.Model, processor: ModelProcessor) -> None:
-    described.default_sampling.CopyFrom(from_sampling(processor.default_sampling))
     described.chat_template = processor.template.source
     described.chat_template_source = processor.template.origin
     described.end_token_ids.extend(sorted(processor.vocabulary.end_tokens))
@@ -237,7 +238,8 @@ def _describe_processor(described: model_pb.Model, processor: ModelProcessor) ->
 
 
 def _describe_engine(described: model_pb.Model, entry: ModelEntry, ready: ModelReady) -> None:
-    limits = model_pb.ModelLimits(slots=ready.slots, context_tokens=ready.slot_tokens)
+    # The context of an engine in text mode may be unknown.
+    limits = model_pb.ModelLimits(slots=ready.slots, context_tokens=ready.slot_tokens or None)
     if ready.features is None:
         limits.batch_tokens = ready.batch_tokens
         limits.kv_bytes = ready.num_cells * entry.file.kv_bytes_per_token

@@ -1,20 +1,33 @@
 """Converts generation options to sequence requests; applies defaults and the limits that depend on
 the model. Other limits are in the protos.
+
+For an upstream in text mode, what OpenAI's API has no field for is refused by name; caching,
+drafts, labels and priorities are hints.
 """
 
 import secrets
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Final
 
+import orjson
+from corral.inference.v1 import chat_pb2
 from corral.inference.v1 import generation_pb2 as generation
+from corral.inference.v1 import inference_service_pb2 as service_pb
 from google.protobuf.duration_pb2 import Duration
 
+from inference_svc.chat.chat_completions import prompt_fields
+from inference_svc.chat.conversation import Conversation
+from inference_svc.chat.json_values import json_object
 from inference_svc.engine.media import MediaSpan
 from inference_svc.engine.request import MAX_DRAFT, NO_ADAPTERS, AdapterStack, SequenceRequest
 from inference_svc.engine.sampling_params import Sampling
-from inference_svc.rpc.call import AnyCall
+from inference_svc.engine_client.features import NEUTRAL_SAMPLING
+from inference_svc.limits.limiter import Need
+from inference_svc.rpc.call import AnyCall, Call
+from inference_svc.rpc.output_constraints import output_format
 from inference_svc.rpc.prefix_policy import (
     cache_key,
     check_retention,
@@ -22,6 +35,7 @@ from inference_svc.rpc.prefix_policy import (
     resolve_stored_object,
 )
 from inference_svc.sampling_messages import to_sampling
+from inference_svc.structured_output.spec import OutputFormatKind
 from inference_svc.validation import check_range, check_tokens
 from svc_kit.errors import (
     ContextLengthExceeded,
@@ -33,6 +47,12 @@ from svc_kit.errors import (
 
 MAX_PROMPT_LOGPROBS = 2**18
 """Log probabilities of a prompt, with alternatives: 262,144 tokens without, 12,483 with 20."""
+_SENT_SAMPLING: Final = ("temperature", "top_p", "frequency_penalty", "presence_penalty")
+_SEEDS: Final = 1 << 31
+"""Some services have seeds of 32 bits with a sign."""
+_BYTES_PER_TOKEN: Final = 4
+_UNTOLD_OUTPUT: Final = 4096
+"""Tokens that limits reserve for an answer if neither the request nor the engine tells a limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +174,14 @@ def _max_tokens(stopping: generation.StoppingParams, prompt_tokens: int, slot_to
     return min(stopping.max_tokens, remaining)
 
 
-def _check_stopping(call: AnyCall) -> None:
-    stopping = call.options.stopping
+def _check_stop_texts(stopping: generation.StoppingParams) -> None:
     if "" in stopping.stop:
         raise InvalidField(field="stop", problem="a stop text is empty")
+
+
+def _check_stopping(call: AnyCall) -> None:
+    stopping = call.options.stopping
+    _check_stop_texts(stopping)
     check_tokens("stop_token_ids", stopping.stop_token_ids, call.model.vocabulary.size)
     check_range("min_tokens", stopping.min_tokens, 0, call.slot_tokens)
 
@@ -217,3 +241,138 @@ def _checked_resume(
 def to_seconds(span: Duration) -> float:
     """Convert a duration to seconds; it may be longer than a `timedelta` can be."""
     return span.seconds + span.nanos / 1e9
+
+
+# --- text mode ------------------------------------------------------------------------------------
+
+
+def text_requests(
+    call: Call[service_pb.ChatRequest], conversation: Conversation, defaults: Sampling
+) -> list[SequenceRequest]:
+    """Convert a chat to one `SequenceRequest` per choice. Raises the `DomainError` of the first
+    invalid field, and `FeatureUnsupported` for the first that the engine would not get."""
+    options = call.options
+    for name in _unsupported(call.request, conversation):
+        raise FeatureUnsupported(feature=f"{name} with an engine in text mode")
+    check_retention(options)
+    _check_stop_texts(options.stopping)
+    resolve_stored_object(options, call.caller.principal, "")
+    sampling = to_sampling(options.sampling, defaults)
+    prompt = dict(prompt_fields(conversation))
+    chat = {**prompt, **_answer_fields(call, conversation, sampling)}
+    template = SequenceRequest(
+        sequence_id=-1,
+        model=call.loaded.opened.name,
+        prompt=array("i"),
+        sampling=sampling,
+        seed=_seed(options),
+        choice=0,
+        max_tokens=options.stopping.max_tokens,
+        cache_key=b"",
+        resumed=array("i"),
+        priority=call.priority,
+        project=call.project,
+        deadline=call.caller.deadline,
+        queue_deadline=_queue_deadline(options.scheduling),
+        deterministic=options.deterministic,
+        max_draft=0,
+        top_logprobs=_optional(options.output, "top_logprobs"),
+        prompt_logprobs=_optional(options.output, "prompt_logprobs"),
+        request_id=call.caller.request_id,
+        stop=tuple(options.stopping.stop),
+        min_tokens=options.stopping.min_tokens,
+        ignore_eos=options.stopping.ignore_eos,
+        chat=chat,
+        estimated_tokens=len(orjson.dumps(prompt)) // _BYTES_PER_TOKEN + 1,
+    )
+    if not options.sampling.HasField("seed"):
+        return [replace(template, choice=i) for i in range(call.num_choices)]
+    return [
+        replace(template, choice=i, chat={**chat, "seed": (template.seed + i) % _SEEDS})
+        for i in range(call.num_choices)
+    ]
+
+
+def text_need(call: Call[service_pb.ChatRequest], request: SequenceRequest) -> Need:
+    """What limits reserve for a chat: of an unlimited answer the rest of the context."""
+    prompt_tokens, context = request.estimated_tokens, call.slot_tokens
+    rest = max(context - prompt_tokens, 0) if context else _UNTOLD_OUTPUT
+    return Need(prompt_tokens, request.max_tokens or rest, call.num_choices)
+
+
+def ignored_in_text_mode(
+    call: Call[service_pb.ChatRequest], conversation: Conversation
+) -> list[str]:
+    """The options without effect: OpenAI's API has no switch of reasoning, only its efforts."""
+    ignored = []
+    if conversation.options.enable_thinking is not None:
+        ignored.append("enable_thinking")
+    if call.options.output.token_ids:
+        ignored.append("output.token_ids")
+    return ignored
+
+
+def _unsupported(request: service_pb.ChatRequest, conversation: Conversation) -> Iterator[str]:
+    """The names of the fields that cannot be sent."""
+    options, template = request.options, conversation.options
+    form = options.constraint.WhichOneof("form") or ""
+    stopping, output = options.stopping, options.output
+    refused = {
+        "'resume'": bool(options.resume),
+        "'adapters'": bool(options.adapters),
+        "'thinking_budget_tokens'": options.HasField("thinking_budget_tokens"),
+        "'cache.keep'": options.cache.keep,
+        "'stop_token_ids'": bool(stopping.stop_token_ids),
+        "'include_stop'": stopping.include_stop,
+        "'max_tokens' of 0": stopping.HasField("max_tokens") and not stopping.max_tokens,
+        "'special_tokens'": output.special_tokens,
+        "'prompt_token_ids'": output.prompt_token_ids,
+        f"'constraint.{form}'": form not in ("", "json_schema", "json_object"),
+        "'chat_template'": template.template is not None,
+        "'chat_template_kwargs'": bool(template.kwargs_json),
+        "'continue_final_message'": conversation.continues_final_message,
+        "'require_thinking'": template.require_thinking and bool(template.enable_thinking),
+        "'reasoning_format' inline": (request.reasoning_format == chat_pb2.REASONING_FORMAT_INLINE),
+    }
+    yield from (name for name, is_set in refused.items() if is_set)
+
+
+def _optional(message: generation.OutputOptions, name: str) -> int | None:
+    return getattr(message, name) if message.HasField(name) else None
+
+
+def _answer_fields(
+    call: Call[service_pb.ChatRequest], conversation: Conversation, sampling: Sampling
+) -> dict[str, Any]:
+    """The fields of the answer. Those of the sampling are sent if they are set, in the request or
+    in the settings, since services have defaults of their own."""
+    options = call.options
+    fields: dict[str, Any] = {
+        name: float(f"{getattr(sampling, name):.7g}")  # as it was before it became 32 bits
+        for name in _SENT_SAMPLING
+        if options.sampling.HasField(name)
+        or getattr(sampling, name) != getattr(NEUTRAL_SAMPLING, name)
+    }
+    if options.stopping.max_tokens:
+        fields["max_tokens"] = options.stopping.max_tokens
+    if options.stopping.stop:
+        fields["stop"] = list(options.stopping.stop)
+    if conversation.options.reasoning_effort is not None:
+        fields["reasoning_effort"] = conversation.options.reasoning_effort.value
+    if (response_format := _response_format(options.constraint)) is not None:
+        fields["response_format"] = response_format
+    return fields
+
+
+def _response_format(constraint: generation.Constraint) -> Mapping[str, Any] | None:
+    form = output_format(constraint)
+    if form is None:
+        return None
+    if constraint.WhichOneof("form") == "json_object":
+        return {"type": "json_object"}
+    json_object(form.text, form.field)
+    schema = orjson.Fragment(form.text)
+    return {
+        "type": OutputFormatKind.JSON_SCHEMA.value,
+        "json_schema": {"name": "answer", "schema": schema, "strict": True},
+    }

@@ -97,6 +97,10 @@ class UsageCounts:
         self._usage.reasoning_tokens += event.num_reasoning_tokens
         self._usage.draft_tokens += event.num_drafted
         self._usage.accepted_draft_tokens += event.num_accepted
+        if event.usage is not None:
+            self._usage.is_estimated |= event.usage.is_estimated
+            if choice == 0:
+                self._usage.prompt_tokens = event.usage.prompt_tokens
         if choice == 0:
             self._timed, self._timed_tokens = event.timings, new_tokens
 
@@ -174,7 +178,7 @@ class Turn(ABC, Generic[ResponseT]):
         self, output: events.Delta, delta: service_pb.TextDelta | service_pb.ChatDelta
     ) -> None:
         delta.index = self._index
-        delta.num_tokens = len(output.tokens)
+        delta.num_tokens = output.num_tokens
         if self._token_ids:
             delta.token_ids.extend(output.tokens)
 
@@ -223,7 +227,7 @@ async def stream_responses(
             for event in batch:
                 choice = choices[event.sequence_id]
                 if isinstance(event, events.Delta):
-                    accepted.admission.add_output(len(event.tokens))
+                    accepted.admission.add_output(event.num_tokens)
                 for response in _responses(choice, event, turns[choice], usage, span):
                     response.sequence_number = next(numbers)
                     if output is not None:
@@ -248,7 +252,7 @@ def _responses(
 ) -> Iterator[ResponseT]:
     """Convert an event of a choice, and count its tokens."""
     if isinstance(event, events.Delta):
-        usage.add(choice, len(event.tokens))
+        usage.add(choice, event.num_tokens)
         yield from turn.delta(event)
     elif isinstance(event, events.PromptTokens):
         yield turn.response_type(

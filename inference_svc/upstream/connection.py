@@ -45,6 +45,8 @@ from inference_svc.upstream.engine_api import EngineInfo
 from inference_svc.upstream.faults import EngineFault, RequestRefused
 from inference_svc.upstream.probe import PinnedIdentity
 from inference_svc.upstream.target import UpstreamTarget, UpstreamVocabulary
+from inference_svc.upstream.text_mode import TextMode
+from inference_svc.upstream.token_mode import TokenMode
 from inference_svc.upstream.upstream_turn import ServedModel, Turn
 from inference_svc.upstream.verdict import judge
 from svc_kit.errors import (
@@ -76,7 +78,7 @@ class UpstreamConnection:
     `on_message` gets `Ready` once an engine was probed, `StartFailed` (and then `on_exit`) if it
     can never be used as configured, `SnapshotDone`, and lists of events. `on_exit` gets 1 when no
     URL can be asked any more, after `Ready`; until then engines may take their time. All
-    connections of a name share `pin`.
+    connections of a name share `pin`. Without a `vocabulary` engines are used in text mode.
     """
 
     pid = 0
@@ -84,7 +86,7 @@ class UpstreamConnection:
     def __init__(
         self,
         target: UpstreamTarget,
-        vocabulary: UpstreamVocabulary,
+        vocabulary: UpstreamVocabulary | None,
         pin: PinnedIdentity,
         *,
         on_message: Callable[[Any], None],
@@ -95,8 +97,9 @@ class UpstreamConnection:
         self._on_exit = on_exit
         self._loop = asyncio.get_running_loop()
         self._started_at = time.monotonic()
+        mode = TextMode(target) if vocabulary is None else TokenMode(target, vocabulary)
         self._endpoints = Endpoints(
-            target, vocabulary, pin, on_change=self._on_change, on_unusable=self._fail_start
+            target, mode, pin, on_change=self._on_change, on_unusable=self._fail_start
         )
         self._served: ServedModel | None = None
         self._features: Features | None = None
@@ -249,11 +252,9 @@ class UpstreamConnection:
         slots = probed.slots * len(self._target.urls)
         self._features = probed.features
         self._served = ServedModel(
-            probed.api,
-            probed.info.model,
+            probed.engine.info.model,
             probed.context_tokens,
             probed.features.takes_grammars,
-            probed.pieces,
             self._emit,
             lambda project: self._queue.shares.charge(project, 1),
         )
@@ -273,12 +274,12 @@ class UpstreamConnection:
     # --- requests ---------------------------------------------------------------------------------
 
     def _submit(self, request: SequenceRequest) -> None:
-        served, features = self._served, self._features
+        served, probed = self._served, self._endpoints.probed
         sequence = Sequence(request, arrived_at=time.monotonic())
         try:
-            if served is None or features is None:
+            if served is None or probed is None:
                 raise EngineRestarting()
-            features.check(request)
+            probed.features.check(request)
             count, limit = len(sequence.tokens), served.context_tokens
             if count > limit:
                 raise ContextLengthExceeded(
@@ -287,7 +288,7 @@ class UpstreamConnection:
         except DomainError as error:
             self._emit(Failed(request.sequence_id, error))
             return
-        self._turns[request.sequence_id] = Turn(sequence, served)
+        self._turns[request.sequence_id] = probed.engine.turn(sequence, served)
         self._queue.shares.enter(request.project)
         self._queue.push(sequence)
         self._admit()
@@ -316,7 +317,8 @@ class UpstreamConnection:
         self._queue.remove(sequence)
         if not turn.is_charged:
             turn.is_charged = True
-            self._queue.shares.charge(sequence.request.project, len(sequence.tokens))
+            num_tokens = len(sequence.tokens) or sequence.request.estimated_tokens
+            self._queue.shares.charge(sequence.request.project, num_tokens)
         self._aging.start(sequence)
         self._projects.start(sequence)
         used = {self._turns[other].slot for other in self._tasks}

@@ -39,6 +39,9 @@ _MAX_RETRY_AFTER_S: Final = 60.0
 _FIRST_PAUSE_S: Final = 0.5
 _MAX_PAUSE_S: Final = 30.0
 
+REFUSED: Final = frozenset({400, 413, 422})
+"""The statuses with which an engine refuses a stream; without the route it is another engine."""
+
 OnData = Callable[[bytes], bool]
 """Gets the data of an event; returns whether no more is wanted."""
 
@@ -73,7 +76,7 @@ class Endpoint:
         self._is_tls = parts.scheme == "https"
         self._host = parts.hostname or ""
         self._port = parts.port or (443 if self._is_tls else 80)
-        self._prefix = parts.path.rstrip("/")
+        self._prefix = parts.path.rstrip("/") or target.default_path
         lines = [f"Host: {parts.netloc}", "Accept-Encoding: identity"]
         lines += [f"{name}: {value}" for name, value in target.headers]
         self._headers = "\r\n".join(lines)
@@ -137,14 +140,20 @@ class Endpoint:
         return reader.value()
 
     async def stream(
-        self, path: str, body: Any, on_data: OnData, on_open: Callable[[HttpConnection], None]
+        self,
+        path: str,
+        body: Any,
+        on_data: OnData,
+        on_open: Callable[[HttpConnection], None],
+        refused: frozenset[int] = REFUSED,
     ) -> None:
         """Send a request whose answer is server-sent events; `on_data` gets the data of each.
 
-        `on_open` gets the connection, to pause it and to touch it with each token. Raises
-        `EngineFault`, and what `on_data` raises.
+        `on_open` gets the connection, to pause it and to touch it with each token. `refused` are
+        the statuses that are for the request, and not for the engine. Raises `EngineFault`, and
+        what `on_data` raises.
         """
-        reader, target = _EventReader(on_data), self._target
+        reader, target = _EventReader(on_data, refused), self._target
         await self._exchange(
             "POST",
             path,
@@ -286,13 +295,22 @@ class _Reader(ABC):
         problem = f"it answered with status {status}: {excerpt(bytes(self._error))}"
         if status in (429, 503):
             raise EngineOverloaded(problem, _retry_after(self._headers.get(b"retry-after", b"")))
+        if status in self.refused:
+            raise RequestRefused(problem, status, _error_of(bytes(self._error)))
         if status in (401, 403):
             raise EngineUnusable(problem)
-        if status in self.refused:
-            raise RequestRefused(problem, status)
         if status == 500:
             raise RequestFailed(problem)
         raise EngineLost(problem) if status >= 500 else AnswerInvalid(problem)
+
+
+def _error_of(body: bytes) -> Any:
+    """The error in a body, as OpenAI's API writes it; None if it has none."""
+    try:
+        parsed = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    return parsed.get("error") if isinstance(parsed, dict) else None
 
 
 def _retry_after(value: bytes) -> float:
@@ -321,10 +339,10 @@ class _EventReader(_Reader):
     """Splits server-sent events into their data; an event is one line of data."""
 
     must_be_ours = True
-    refused = frozenset({400, 413, 422})  # without the route it is another engine
 
-    def __init__(self, on_data: OnData) -> None:
+    def __init__(self, on_data: OnData, refused: frozenset[int]) -> None:
         super().__init__()
+        self.refused = refused
         self._on_data = on_data
         self._rest = b""
 

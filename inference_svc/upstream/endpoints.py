@@ -8,11 +8,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from inference_svc.engine_client.features import Features
 from inference_svc.upstream.endpoint import Endpoint, EndpointState
-from inference_svc.upstream.engine_api import EngineApi, EngineInfo
+from inference_svc.upstream.engine_api import EngineInfo
 from inference_svc.upstream.faults import (
     MAX_OVERLOAD_S,
     AnswerInvalid,
@@ -23,23 +23,13 @@ from inference_svc.upstream.faults import (
     RequestFailed,
     RequestRefused,
 )
-from inference_svc.upstream.llama_server import LlamaServer
-from inference_svc.upstream.pieces import PieceIndex, VocabularyPieces
-from inference_svc.upstream.probe import (
-    Identity,
-    PinnedIdentity,
-    Prober,
-    check_vocabulary,
-    detect,
-)
-from inference_svc.upstream.sglang import Sglang
-from inference_svc.upstream.target import UpstreamTarget, UpstreamVocabulary
-from inference_svc.upstream.vllm import Vllm
+from inference_svc.upstream.mode import Examined, Mode
+from inference_svc.upstream.probe import PinnedIdentity
+from inference_svc.upstream.target import UpstreamTarget
 
 log = logging.getLogger(__name__)
 _DEFAULT_SLOTS: Final = 16
 """Requests that an engine gets at once if it does not tell its slots."""
-_DEFAULT_CONTEXT: Final = 4096
 _MAX_WAIT_S: Final = 5.0
 """How long the first URL that can be used waits for what the others honour."""
 
@@ -56,12 +46,10 @@ class EndpointStatus(NamedTuple):
 class Probed(NamedTuple):
     """What was found behind a URL; or what all of them have, with the average of their slots."""
 
-    api: EngineApi
-    info: EngineInfo
+    engine: Examined
     features: Features
     slots: int
     context_tokens: int
-    pieces: VocabularyPieces
 
 
 class Endpoints:
@@ -75,7 +63,7 @@ class Endpoints:
     def __init__(
         self,
         target: UpstreamTarget,
-        vocabulary: UpstreamVocabulary,
+        mode: Mode,
         pin: PinnedIdentity,
         *,
         on_change: Callable[[], None],
@@ -83,13 +71,12 @@ class Endpoints:
     ) -> None:
         self.probed: Probed | None = None
         self._target = target
-        self._vocabulary = vocabulary
+        self._mode = mode
         self._pin = pin
         self._on_change = on_change
         self._on_unusable = on_unusable
         self._endpoints = [Endpoint(target, url, self._verify) for url in target.urls]
         self._probes: dict[str, asyncio.Task[None]] = {}
-        self._apis: tuple[EngineApi, ...] | None = None
         self._found: dict[str, Probed] = {}
         self._found_at = 0.0
         self._asked: set[str] = set()
@@ -98,7 +85,7 @@ class Endpoints:
     @property
     def info(self) -> EngineInfo | None:
         """Version, model and limits, as the engine gives them."""
-        return self.probed.info if self.probed is not None else None
+        return self.probed.engine.info if self.probed is not None else None
 
     @property
     def status(self) -> tuple[EndpointStatus, ...]:
@@ -178,10 +165,10 @@ class Endpoints:
         if (found := self._found.get(endpoint.url)) is None:
             return  # it is being probed
         try:
-            info = await found.api.info(endpoint, self._target.model)
+            info = await found.engine.api.info(endpoint, self._target.model)
         except RequestRefused as fault:
             raise EngineLost(f"it is another engine: {fault}") from None
-        if info != found.info:
+        if info != found.engine.info:
             raise EngineLost("it is another engine, or has another version or other limits")
 
     def stop(self) -> None:
@@ -236,23 +223,17 @@ class Endpoints:
         """Find out what is behind a URL, and whether it is what is behind the others. Its
         features are probed again only if its version, model or limits have changed."""
         target = self._target
-        if self._apis is None:
-            self._apis = await asyncio.to_thread(_apis, self._vocabulary, target.kind)
-        api = await detect(endpoint, self._apis, target.model)
-        info = await api.info(endpoint, target.model)
-        digest = await check_vocabulary(endpoint, api, info.model, self._vocabulary)
-        found = self._found.get(endpoint.url)
-        if found is None or found.info != info:
+        engine = await self._mode.examine(endpoint)
+        info, found = engine.info, self._found.get(endpoint.url)
+        if found is None or found.engine.info != info:
             self._found.pop(endpoint.url, None)
             found = Probed(
-                api,
-                info,
-                await Prober(endpoint, api, info, self._vocabulary).features(),
+                engine,
+                await engine.features(),
                 target.concurrency or info.slots or _DEFAULT_SLOTS,
-                target.context_tokens or info.context_tokens or _DEFAULT_CONTEXT,
-                VocabularyPieces(self._vocabulary),
+                target.context_tokens or info.context_tokens or self._mode.default_context,
             )
-        self._pin.check(Identity(api.name, info.model, info.revision, digest))
+        self._pin.check(engine.identity)
         if self.probed is not None and (lacking := _lacking(self.probed, found)):
             raise EngineUnusable(f"it has less than the others of this name: {', '.join(lacking)}")
         if not self._found:
@@ -273,8 +254,8 @@ def _common(found: Sequence[Probed]) -> Probed:
             sampling=frozenset.intersection(*(each.sampling for each in features)),
             constraints=frozenset.intersection(*(each.constraints for each in features)),
             takes_grammars=takes_grammars,
-            grammar_flag="" if takes_grammars else first.api.grammar_flag,
-            brackets_are_control=takes_grammars and first.api.brackets_are_control,
+            grammar_flag=next((each.grammar_flag for each in features if each.grammar_flag), ""),
+            brackets_are_control=all(each.brackets_are_control for each in features),
             max_logprobs=min(told) if len(told) == len(counts) else None,
             min_tokens=all(each.min_tokens for each in features),
             ignore_eos=all(each.ignore_eos for each in features),
@@ -296,13 +277,3 @@ def _lacking(served: Probed, found: Probed) -> list[str]:
     if both.context_tokens < served.context_tokens:
         missing.append(f"a context of {served.context_tokens} tokens ({both.context_tokens})")
     return missing
-
-
-def _apis(vocabulary: UpstreamVocabulary, kind: str) -> tuple[EngineApi, ...]:
-    """The kinds that an engine may be."""
-    makers: dict[str, Callable[[], Any]] = {
-        "llama_server": lambda: LlamaServer(PieceIndex(vocabulary)),
-        "vllm": Vllm,
-        "sglang": Sglang,
-    }
-    return tuple(make() for name, make in makers.items() if kind in ("auto", name))

@@ -1,6 +1,6 @@
 """What each kind of engine is to the rest: how a request is written, and an answer read.
 
-`llama_server`, `vllm` and `sglang` implement `EngineApi`.
+`llama_server`, `vllm` and `sglang` implement `EngineApi`, and `openai` only `InfoApi`.
 """
 
 from collections.abc import Sequence
@@ -14,6 +14,7 @@ from inference_svc.upstream.faults import (
     AnswerInvalid,
     EngineLost,
     EngineOverloaded,
+    EngineUnusable,
     RequestFailed,
     RequestRefused,
     excerpt,
@@ -92,21 +93,26 @@ class AnswerReader(Protocol):
         """Read the data of an event. Raises `EngineFault`."""
 
 
-class EngineApi(Protocol):
-    """One kind of engine. `sampling` are the fields of `Sampling`, and `forms` the constraint kinds
-    that its versions may honour; `grammar_flag` is with what it takes our grammars,
-    `brackets_are_control` as in `Features`."""
+class InfoApi(Protocol):
+    """One kind of engine, of which no more is known than what it tells of itself."""
 
     name: str
+
+    async def info(self, endpoint: Endpoint, model: str) -> EngineInfo:
+        """Ask an engine for its version and for the model of this name; an empty one is its only
+        one. Raises `EngineFault`; `EngineUnusable` if it has no such model."""
+
+
+class EngineApi(InfoApi, Protocol):
+    """One kind of engine with token ids. `sampling` are the fields of `Sampling`, and `forms` the
+    constraint kinds that its versions may honour; `grammar_flag` is with what it takes our
+    grammars, `brackets_are_control` as in `Features`."""
+
     sampling: frozenset[str]
     forms: frozenset[OutputFormatKind]
     grammar_flag: str
     brackets_are_control: bool
     takes_min_tokens: bool
-
-    async def info(self, endpoint: Endpoint, model: str) -> EngineInfo:
-        """Ask an engine for its version and for the model of this name; an empty one is its only
-        one. Raises `EngineFault`; `EngineUnusable` if it has no such model."""
 
     async def known_fields(self, endpoint: Endpoint, model: str) -> frozenset[str]:
         """The fields that act, by our names: of `sampling`, "ignore_eos" and "min_tokens"."""
@@ -146,6 +152,21 @@ def listed_models(value: Any) -> list[dict[str, Any]]:
     return [members(each, "a model") for each in entries]
 
 
+async def served_model(endpoint: Endpoint, model: str, path: str = "/v1/models") -> dict[str, Any]:
+    """The entry of a model in `/v1/models`. Raises `EngineUnusable` if it is not there, or if
+    the name is empty and there are several."""
+    models = listed_models(await endpoint.call("GET", path))
+    names = [str(each.get("id", "")) for each in models]
+    if model:
+        if model not in names:
+            raise EngineUnusable(f"it serves no model {model!r}, but {names[:5]}")
+        return models[names.index(model)]
+    bases = [each for each in models if not each.get("parent")]
+    if len(bases) != 1:
+        raise EngineUnusable(f"it serves {len(bases)} models ({names[:5]}); name one of them")
+    return bases[0]
+
+
 def positive(value: Any) -> int | None:
     """A number that an engine tells, None if it does not."""
     return value if type(value) is int and value > 0 else None
@@ -158,5 +179,5 @@ def raise_error(error: Any) -> NoReturn:
     if code in (429, 503):
         raise EngineOverloaded(problem, 1.0)
     if isinstance(code, int) and 400 <= code < 500:
-        raise RequestRefused(problem, code)
+        raise RequestRefused(problem, code, error)
     raise RequestFailed(problem)

@@ -7,6 +7,9 @@ MAX_TEXT: Final = 300
 MAX_OVERLOAD_S: Final = 600.0
 """How long an engine may be overloaded without a pause, before it counts as lost."""
 
+_TOO_LONG: Final = frozenset({"context_length_exceeded", "exceed_context_size_error"})
+"""Codes and types of errors for prompts beyond the context, of OpenAI, Corral and llama-server."""
+
 
 def excerpt(data: bytes | str) -> str:
     """The beginning of what an engine sent, for the log."""
@@ -40,11 +43,16 @@ class EngineOverloaded(EngineFault):
 
 class RequestRefused(EngineFault):
     """It does not accept this request, and is healthy otherwise. Only a `status` of 400 or 422 may
-    be for what the request has in it."""
+    be for what the request has in it; `error` is what its JSON says."""
 
-    def __init__(self, problem: str, status: int) -> None:
+    def __init__(self, problem: str, status: int, error: object = None) -> None:
         super().__init__(problem)
         self.may_be_content = status in (400, 422)
+        details = error if isinstance(error, dict) else {}
+        kinds = (details.get("code"), details.get("type"))
+        self.is_too_long = not _TOO_LONG.isdisjoint(map(str, kinds))
+        is_unknown = details.get("code") == "unsupported_parameter"
+        self.unknown_field = str(details.get("param")) if is_unknown else ""
 
 
 class EngineUnusable(EngineFault):

@@ -32,12 +32,13 @@ class UpstreamVocabulary(Protocol):
 class UpstreamTarget:
     """One name and the engines behind it, which serve the same model.
 
-    `urls` are "http(s)://host[:port][/prefix]"; `kind` is "auto", "vllm", "sglang" or
-    "llama_server". `model` is the engine's name of the model; empty: its only one. `key_file` has a
-    key for `Authorization: Bearer`, and is read at each connection. `concurrency`, of each URL, and
-    `context_tokens` are told by the engine if None. Times are in seconds: until connected, until
-    the first token, and between two parts of an answer. `ca_file` verifies engines instead of the
-    system's authorities; `certificate_file` and `certificate_key_file` are the client's.
+    `urls` are "http(s)://host[:port][/prefix]"; `kind` is "auto", "vllm", "sglang",
+    "llama_server" or "openai". `model` is the engine's name of the model; empty: its only one.
+    `key_file` has a key for `Authorization: Bearer`, and is read at each connection. `concurrency`,
+    of each URL, and `context_tokens` are told by the engine if None. Times are in seconds: until
+    connected, until the first token, and between two parts of an answer. `ca_file` verifies engines
+    instead of the system's authorities; `certificate_file` and `certificate_key_file` are the
+    client's. `default_path` is that of URLs that have none.
     """
 
     name: str
@@ -54,3 +55,4 @@ class UpstreamTarget:
     ca_file: Path | None = None
     certificate_file: Path | None = None
     certificate_key_file: Path | None = None
+    default_path: str = ""

@@ -17,7 +17,6 @@ from svc_kit.errors import (
     DomainError,
     EngineCrashed,
     EngineRestarting,
-    GrammarInvalid,
     UpstreamUnavailable,
 )
 
@@ -34,13 +33,9 @@ def judge(
 
     `service` is the name of the upstream in errors.
     """
-    request = turn.sequence.request
-    failed = DecodeFailed(request_id=request.request_id)
+    failed = DecodeFailed(request_id=turn.sequence.request.request_id)
     if isinstance(fault, RequestRefused):
-        if request.constraint is None or not fault.may_be_content:
-            return failed
-        problem = "the engine does not accept it"
-        return GrammarInvalid(field=request.constraint.field, problem=problem)
+        return turn.refusal(fault)
     if isinstance(fault, EngineOverloaded):
         if turn.refused_at is None:
             turn.refused_at = now

@@ -16,13 +16,13 @@ from inference_svc.upstream.engine_api import (
     EngineInfo,
     Generation,
     TokenLogprob,
-    listed_models,
     members,
     positive,
     raise_error,
+    served_model,
     token_ids,
 )
-from inference_svc.upstream.faults import AnswerInvalid, EngineUnusable, RequestRefused
+from inference_svc.upstream.faults import AnswerInvalid, RequestRefused
 from inference_svc.upstream.grammars import single_lark
 
 _SEEDS: Final = 1 << 63
@@ -107,21 +107,6 @@ class Vllm:
 
     def reader(self, generation: Generation) -> AnswerReader:
         return _Reader(generation.request.top_logprobs)
-
-
-async def served_model(endpoint: Endpoint, model: str) -> dict[str, Any]:
-    """The entry of a model in `/v1/models`. Raises `EngineUnusable` if it is not there, or if
-    the name is empty and there are several."""
-    models = listed_models(await endpoint.call("GET", "/v1/models"))
-    names = [str(each.get("id", "")) for each in models]
-    if model:
-        if model not in names:
-            raise EngineUnusable(f"it serves no model {model!r}, but {names[:5]}")
-        return models[names.index(model)]
-    bases = [each for each in models if not each.get("parent")]
-    if len(bases) != 1:
-        raise EngineUnusable(f"it serves {len(bases)} models ({names[:5]}); name one of them")
-    return bases[0]
 
 
 def _constraint(constraint: Constraint, takes_grammars: bool) -> dict[str, Any]:

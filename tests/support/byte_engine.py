@@ -1,9 +1,9 @@
-"""A small engine over bytes as tokens that speaks as llama-server, vLLM or SGLang, in the loop of
-the test.
+"""A small engine over bytes as tokens that speaks as llama-server, vLLM, SGLang or OpenAI, in the
+loop of the test.
 
 What it writes is a `reply` of tokens after a prompt of `PROMPT`; a longer prompt goes on in the
-reply. Faults are told for each request for tokens, in order. `collect` reads what a connection to
-such engines emits.
+reply, messages do not. Faults are told for each request for tokens, in order. `collect` reads what
+a connection to such engines emits.
 """
 
 import asyncio
@@ -157,7 +157,9 @@ class ByteEngine:
         self, body: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         limit = _limit(body)
-        if {"no": ["such", "type"]} in body.values():
+        if self.kind == "openai":
+            await self._answer_turn(body, reader, writer)
+        elif {"no": ["such", "type"]} in body.values():
             await _send(writer, 400, {"error": {"code": 400, "message": "wrong type"}})
         elif self.kind == "sglang" and "stream" not in body:
             await _send(writer, 400 if "logit_bias" in body else 200, {})
@@ -178,7 +180,7 @@ class ByteEngine:
         self.got_one.set()
         attempt = self.attempts.pop(0) if self.attempts else Attempt()
         body.setdefault("prompt", body.get("input_ids"))
-        written = len(body["prompt"]) - len(PROMPT)
+        written = len(body["prompt"] or PROMPT) - len(PROMPT)
         watch = asyncio.ensure_future(reader.read(1))
         answer = asyncio.ensure_future(
             self._stream(body, list(self.reply)[written:], attempt, writer)
@@ -249,7 +251,7 @@ def _is_constrained(body: dict[str, Any]) -> bool:
 
 def _limit(body: dict[str, Any]) -> int:
     names = ("n_predict", "max_tokens", "max_new_tokens")
-    return int(next(body[name] for name in names if name in body))
+    return int(next((body[name] for name in names if name in body), 1000))
 
 
 def _llama_routes(engine: ByteEngine) -> dict[str, Any]:
@@ -343,6 +345,27 @@ def _sglang_events(
     return [*events, "[DONE]"] if at_limit is not None else events
 
 
+def _openai_routes(engine: ByteEngine) -> dict[str, Any]:
+    return {"/v1/models": {"data": [{"id": engine.model, "owned_by": "o"}]}}
+
+
+def _openai_events(
+    tokens: list[int], body: dict[str, Any], at_limit: bool | None, per_event: int
+) -> list[str]:
+    """A character in each event, and the usage in the last one."""
+    text = bytes(each for each in tokens if each != END).decode(errors="ignore")
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
+    deltas += [{"content": character} for character in text]
+    choices: list[Any] = [{"index": 0, "delta": each, "finish_reason": None} for each in deltas]
+    if at_limit is None:
+        return [json.dumps({"choices": [each]}) for each in choices]
+    reason = "length" if at_limit else "stop"
+    choices.append({"index": 0, "delta": {}, "finish_reason": reason})
+    usage = {"prompt_tokens": 7, "completion_tokens": len(tokens)}
+    events: list[Any] = [{"choices": [each]} for each in choices]
+    return [*map(json.dumps, [*events, {"choices": [], "usage": usage}]), "[DONE]"]
+
+
 class _Wire(NamedTuple):
     """What a kind of engine answers."""
 
@@ -356,6 +379,7 @@ _WIRES: Final = {
     "llama_server": _Wire(_llama_routes, "/tokenize", "/completion", _llama_events),
     "vllm": _Wire(_vllm_routes, "/tokenize", "/v1/completions", _vllm_events),
     "sglang": _Wire(_sglang_routes, "/v1/tokenize", "/generate", _sglang_events),
+    "openai": _Wire(_openai_routes, "", "/v1/chat/completions", _openai_events),
 }
 
 
@@ -367,7 +391,8 @@ async def _send(writer: asyncio.StreamWriter, status: int, value: Any) -> None:
 
 
 class Client:
-    """A connection to engines, and what it emits."""
+    """A connection to engines, and what it emits. Those of the kind "openai" are used in text
+    mode."""
 
     def __init__(self, target: UpstreamTarget, pin: PinnedIdentity | None = None) -> None:
         self.events: list[Event] = []
@@ -376,7 +401,7 @@ class Client:
         self._news = asyncio.Event()
         self.connection = UpstreamConnection(
             target,
-            ByteVocabulary(),
+            None if target.kind == "openai" else ByteVocabulary(),
             pin or PinnedIdentity(),
             on_message=self._receive,
             on_exit=self._exit,

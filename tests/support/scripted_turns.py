@@ -27,16 +27,20 @@ FIRST_TOKEN_ID = 1000
 
 @dataclass(frozen=True)
 class Script:
-    """Output of a turn: a delta for each token, without its id."""
+    """Output of a turn: a delta for each token, without its id. An engine in text mode has no
+    ids."""
 
     deltas: Sequence[ChatDelta]
     reason: FinishReason = FinishReason.STOP
     prompt_tokens: int = 10
     cached_tokens: int = 0
     ignored: tuple[str, ...] = ()
+    has_ids: bool = True
 
     @property
     def token_ids(self) -> list[int]:
+        if not self.has_ids:
+            return []
         return [FIRST_TOKEN_ID + index for index in range(len(self.deltas))]
 
     def usage(self, num_tokens: int) -> TurnUsage:
@@ -114,7 +118,7 @@ class ScriptedTurns:
             if dies_after is not None and index - resumed >= dies_after:
                 raise EngineDied(EngineRestarting(phase="running"))
             await self.before_token(request, index)
-            delta = ChatDelta(token_ids=[script.token_ids[index]])
+            delta = ChatDelta(token_ids=script.token_ids[index : index + 1])
             delta.MergeFrom(script.deltas[index])
             yield delta
         is_complete = end == len(script.deltas)

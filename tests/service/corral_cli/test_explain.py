@@ -149,9 +149,15 @@ def test_of_an_upstream_is_explained_what_its_engine_honours(tmp_path: Path) -> 
         upstream = explain_json("big", "--config", config)["upstream"]
         config.write_text(f'{table}model = "another"\n')
         refused = explain_json("big", "--config", config)["upstream"]
+        config.write_text(table.replace('tokenizer = "bundled"', 'kind = "openai"'))
+        in_text_mode = explain_json("big", "--config", config)
 
     assert upstream["engine"].startswith("llama-server")
     assert upstream["urls"] == {engine.url: "up"}
     assert "top_k" in upstream["sampling"]
     assert "allowed_token_ids" in upstream["ignores"]
     assert "it serves no model 'another'" in refused["problem"]
+    assert in_text_mode["upstream"]["text_mode"]
+    assert in_text_mode["upstream"]["urls"] == {engine.url: "up"}
+    assert in_text_mode["unsure"] == ["text mode: what the engine honours is not probed"]
+    assert "template" not in in_text_mode

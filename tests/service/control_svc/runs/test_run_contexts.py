@@ -14,7 +14,7 @@ from sqlalchemy.engine import Engine
 
 from control_svc.inference.turns import TurnMessage, TurnRequest, TurnRole
 from control_svc.runs.model import IncompleteReason, RunState, Truncation
-from svc_kit.errors import ContextLengthExceeded
+from svc_kit.errors import ContextLengthExceeded, FeatureUnsupported
 from tests.support.runs import WordCounter, Worlds, execute_run
 from tests.support.scripted_turns import Script, ScriptedTurns, text_script
 
@@ -70,6 +70,30 @@ async def test_a_long_thread_is_rarely_truncated(make_world: Worlds) -> None:
     assert all(
         prompt[-5:-2] == ["question", str(n), "of"] for n, prompt in enumerate(model.prompts)
     )
+
+
+class NoCounter:
+    """The tokens of an engine in text mode cannot be counted."""
+
+    async def count(self, request: TurnRequest) -> int:
+        raise FeatureUnsupported(feature="token ids")
+
+
+@on_sqlite
+async def test_half_of_a_thread_is_dropped_if_tokens_cannot_be_counted(make_world: Worlds) -> None:
+    model = NarrowModel()
+    world = make_world(ScriptedTurns(model))
+    assistant, thread = await world.assistant(instructions="You are kind"), await world.thread()
+    async with world.process(counter=NoCounter()).run_jobs(patience_s=50) as process:
+        for number in range(15):
+            await world.add_messages(thread.id, f"question {number} of many more")
+            ended, _ = await execute_run(process, assistant, thread)
+            assert ended.state is RunState.COMPLETED
+
+    lengths = [len(prompt) for prompt in model.prompts]
+    (cut,) = (index for index, (one, two) in enumerate(pairwise(lengths)) if two < one)
+    assert lengths[cut + 1] == pytest.approx(lengths[cut] / 2, abs=12)
+    assert all(prompt[:3] == ["You", "are", "kind"] for prompt in model.prompts)
 
 
 async def test_a_message_that_exceeds_the_context_fails_its_run(make_world: Worlds) -> None:

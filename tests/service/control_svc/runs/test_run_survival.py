@@ -3,16 +3,19 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
+from corral.control.v1 import run_service_pb2 as pb
 
+from control_svc.event_log.model import BEFORE_FIRST
 from control_svc.inference.turns import TurnRequest
-from control_svc.items.model import ItemStatus
+from control_svc.items.model import ItemStatus, Message
 from control_svc.jobs.handler import JobContext
-from control_svc.runs.model import RunState, ToolOutput
+from control_svc.runs.model import Run, RunState, ToolOutput
 from control_svc.tools.model import FunctionTool
 from svc_kit.errors import RunNotCancellable
-from tests.support.jobs import LEASE
+from tests.support.jobs import LEASE, PROJECT
 from tests.support.runs import (
     FUNCTION,
     RunProcess,
@@ -167,6 +170,51 @@ async def test_more_runs_than_a_process_takes_at_once_complete_once_each(
     assert [event_names(events)[-1] for events in streams] == ["run.completed"] * NUM_RUNS
     assert len(turns.requests) == NUM_RUNS
     assert [len(await world.messages(run)) for run in runs] == [1] * NUM_RUNS
+
+
+@pytest.mark.parametrize("shown", [0, 1], ids=["nothing shown", "a word shown"])
+async def test_a_turn_without_token_ids_goes_on_only_if_nothing_was_shown(
+    make_world: Worlds, shown: int
+) -> None:
+    """Otherwise its text would be doubled."""
+    seen = asyncio.Event()
+
+    async def wait_until_seen(_: TurnRequest, index: int) -> None:
+        if shown and index:
+            await seen.wait()
+
+    async def see(process: RunProcess, run: Run) -> None:
+        request = pb.WatchRunRequest(thread_id=run.thread_id, run_id=run.id, after=BEFORE_FIRST)
+        async for batch in process.runs.WatchRun(PROJECT, request):
+            if any(each.event.HasField("message_delta") for each in batch):
+                seen.set()
+
+    script = replace(text_script(TEXT), has_ids=False)
+    turns = ScriptedTurns(lambda _: script, [2 * shown], wait_until_seen)
+    world = make_world(turns)
+    thread = await world.thread("Hi")
+    async with world.process().run_jobs() as process:
+        run = await create_run(process, await world.assistant(), thread)
+        watching = asyncio.create_task(see(process, run))
+        following = asyncio.create_task(read_events(process, run))
+        await process.next_end()
+        world.pass_time(minutes=2)
+        events = await following
+        await watching
+        ended = await get_run(process, run)
+        (message,) = await world.messages(run)
+
+    assert isinstance(message.item.content, Message)
+    text = message.item.content.text
+    if shown:
+        assert event_names(events)[-1] == "run.failed"
+        assert ended.error is not None
+        assert "text mode" in ended.error.message
+        assert text in ("one", "one two")
+    else:
+        assert event_names(events)[-1] == "run.completed"
+        assert text == TEXT
+    assert len(turns.requests) == (1 if shown else 2)
 
 
 async def test_a_run_fails_if_its_engine_dies_repeatedly(make_world: Worlds) -> None:

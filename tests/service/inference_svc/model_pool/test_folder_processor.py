@@ -13,7 +13,7 @@ from inference_svc.chat.parsers.formats import FAMILIES, ToolCallFormat
 from inference_svc.chat.templates import ChatTemplates
 from inference_svc.config import InferenceSettings
 from inference_svc.engine_client.features import Features
-from inference_svc.model_pool.catalog import ModelEntry, ModelProcessor
+from inference_svc.model_pool.catalog import ModelEntry, ModelProcessor, with_tokens
 from inference_svc.model_pool.eviction import Resident
 from inference_svc.model_pool.loader import ModelLoader
 from inference_svc.models.memory_plan import RequestedLimits
@@ -55,7 +55,8 @@ async def open_processor(pool: SandboxPool, source: str) -> ModelProcessor:
         metrics=EngineMetrics(CollectorRegistry()),
     )
     file = resolve_tokenizer(source, "m", refuse_download)
-    return await loader.open_processor(ModelEntry(file, RequestedLimits(), Resident("m")))
+    entry = ModelEntry(file, RequestedLimits(), Resident("m"))
+    return with_tokens(await loader.open_processor(entry))
 
 
 async def test_prompts_and_grammars_of_a_folder_are_those_of_the_gguf_file(

@@ -16,6 +16,7 @@ from inference_svc.upstream.endpoint import EndpointState
 from inference_svc.upstream.endpoints import Endpoints, EndpointStatus
 from inference_svc.upstream.probe import PinnedIdentity
 from inference_svc.upstream.target import UpstreamTarget
+from inference_svc.upstream.token_mode import TokenMode
 from tests.support.byte_engine import (
     END,
     Attempt,
@@ -41,9 +42,10 @@ async def first_probe(engine: ByteEngine, vocabulary: ByteVocabulary, **options:
     """The URLs after the first probe."""
     await engine.start()
     done = asyncio.Event()
+    target = UpstreamTarget("bytes", [engine.url], **options)
     endpoints = Endpoints(
-        UpstreamTarget("bytes", [engine.url], **options),
-        vocabulary,
+        target,
+        TokenMode(target, vocabulary),
         PinnedIdentity(),
         on_change=done.set,
         on_unusable=lambda _: done.set(),

@@ -221,6 +221,13 @@ def test_the_pictures_of_a_turn_are_bounded_together() -> None:
     assert caught.value.field == "input[2]"
 
 
+def test_ids_that_an_engine_does_not_have_are_not_named_as_ignored() -> None:
+    """Callers did not ask for them."""
+    accepted = generation.Accepted(ignored_options=["output.token_ids", "enable_thinking"])
+    started = turn_client._started(accepted, generation.Started(), ())
+    assert started.ignored == ("enable_thinking",)
+
+
 def test_tools_are_named_by_their_places_in_the_request() -> None:
     """Those of a turn have other places, because hosted tools are not among them."""
     tools = (

@@ -73,6 +73,13 @@ def test_an_engine_of_others_is_named_with_its_state() -> None:
         "big    its engine is away, and is tried again: http://h:1: connection refused"
     )
     assert described(model_pb2.Model.STATE_AVAILABLE) == "big    connected by the first request"
+    upstream = upstream_pb2.Upstream(engine="openai", endpoints=endpoints, text_mode=True)
+    model.upstream.CopyFrom(upstream)
+    model.resolved_limits.ClearField("context_tokens")
+    assert described(model_pb2.Model.STATE_READY) == (
+        "big    openai at http://h:1, 8 sequences; --tokenizer adds resume, our parsers and exact"
+        " usage"
+    )
 
 
 def test_the_curl_command_is_valid_shell_syntax() -> None:

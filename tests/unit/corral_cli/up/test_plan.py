@@ -56,11 +56,13 @@ def test_an_engine_of_others_replaces_the_bundled_model(tmp_path: Path) -> None:
     plan = Plan.load(flags).with_ports()
     beside = Plan.load(replace(flags, embedding_model="e=bundled"))
     embedded = Plan.load(replace(flags, embedding_model="big"))
+    in_text_mode = Plan.load(replace(flags, tokenizer=None))
     upstreams = {"big": {"urls": ["http://h:1", "http://h:2"], "tokenizer": "bundled"}}
 
     assert plan.inference.models == []
     assert plan.inference.upstreams["big"].urls == ["http://h:1", "http://h:2"]
     assert plan.overrides["inference"]["upstreams"] == upstreams
+    assert in_text_mode.inference.upstreams["big"].is_text_mode
     assert (beside.inference.models, beside.control.embedding_model) == (["e=bundled"], "e")
     assert (embedded.inference.models, embedded.control.embedding_model) == ([], "big")
 

@@ -68,9 +68,21 @@ CASES = {
         "inference", '[inference.adapters.demo-chat]\npath = "demo-lora-pirate-f16.gguf"\n',
         "'demo-chat' (demo-lora-pirate-f16.gguf): a model has this name",
     ),
-    "an upstream without a tokenizer": (
-        "inference", '[inference.upstreams.big]\nurls = ["http://127.0.0.1:9"]\n',
+    "an engine with token ids without a tokenizer": (
+        "inference", '[inference.upstreams.big]\nurls = ["http://127.0.0.1:9"]\nkind = "vllm"\n',
         "[inference] upstreams.big: tokenizer: name that of the engine",
+    ),
+    "a tokenizer in text mode": (
+        "inference",
+        '[inference.upstreams.big]\nurls = ["http://127.0.0.1:9"]\nkind = "openai"\n'
+        'tokenizer = "bundled"\n',
+        "[inference] upstreams.big: tokenizer: kind openai is text mode, which has none",
+    ),
+    "a format of calls in text mode": (
+        "inference",
+        '[inference.upstreams.big]\nurls = ["http://127.0.0.1:9"]\n'
+        '[inference.turn_formats.big]\ntool_calls = "hermes"\n',
+        "turn_formats.big: 'big' is used in text mode, where the engine parses",
     ),
     "an engine's URL with a password": (
         "inference",

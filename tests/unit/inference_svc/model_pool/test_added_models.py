@@ -180,6 +180,28 @@ async def test_an_upstream_that_an_operator_added_is_there_after_a_restart(
         await service.close()
 
 
+async def test_an_upstream_without_a_source_is_used_in_text_mode(
+    harness: PoolHarness, tmp_path: Path
+) -> None:
+    """After a restart too. It needs a name, and has no digest."""
+    added, again = upstream_service(tmp_path, harness), PoolHarness("a")
+    upstream = AddedUpstream(urls=(URL,), model="gpt-x")
+    await added.add(AddedModel(name="big", source="", upstream=upstream), ["b"])
+    await harness.pool.changes.wait_for(lambda: harness.catalog.has_model("big"))
+    restarted = upstream_service(tmp_path, again)
+    await restarted.start()
+
+    expected = UpstreamSettings(urls=[URL], model="gpt-x")
+    assert [each["b"].upstream for each in (harness, again)] == [expected] * 2
+    assert expected.is_text_mode
+    for name, sha256 in (("", ""), ("c", "0" * 64)):
+        wanted = AddedModel(name=name, source="", sha256=sha256, upstream=upstream)
+        with pytest.raises(MissingField):
+            await added.add(wanted, [])
+    for service in (added, restarted):
+        await service.close()
+
+
 @pytest.mark.parametrize(
     ("urls", "fields", "problem"),
     [

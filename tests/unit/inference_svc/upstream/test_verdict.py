@@ -14,7 +14,8 @@ from inference_svc.upstream.faults import (
 )
 from inference_svc.upstream.pieces import VocabularyPieces
 from inference_svc.upstream.target import UpstreamTarget
-from inference_svc.upstream.upstream_turn import ServedModel, Turn
+from inference_svc.upstream.token_mode import TokenTurn
+from inference_svc.upstream.upstream_turn import ServedModel
 from inference_svc.upstream.verdict import judge
 from inference_svc.upstream.vllm import Vllm
 from svc_kit.errors import DecodeFailed, DomainError, EngineCrashed, UpstreamUnavailable
@@ -27,8 +28,9 @@ BUSY = EngineOverloaded("busy", 7.0)
 def verdicts(*faults: tuple[EngineFault, float]) -> list[DomainError | None]:
     """Of a request that meets faults at their times."""
     pieces = VocabularyPieces(ByteVocabulary())
-    served = ServedModel(Vllm(), "m", 512, False, pieces, lambda _: None, lambda _: None)
-    turn = Turn(Sequence(byte_request(request_id="r"), arrived_at=0.0), served)
+    served = ServedModel("m", 512, False, lambda _: None, lambda _: None)
+    sequence = Sequence(byte_request(request_id="r"), arrived_at=0.0)
+    turn = TokenTurn(sequence, served, api=Vllm(), pieces=pieces)
     endpoint = Endpoint(UpstreamTarget("bytes", [URL]), URL, lambda _: asyncio.sleep(0))
     return [judge(turn, endpoint, fault, now, "bytes") for fault, now in faults]
 

@@ -1,0 +1,235 @@
+"""Engines that take and write token ids: vLLM, SGLang and llama-server.
+
+An attempt sends the prompt and the output so far, so that it goes on where the last one ended:
+after the loss of an engine, and after tokens that end a reasoning, which no engine can be told to
+write. Text, stop texts, reasoning and counts are ours and do not see the seam.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as SequenceOf
+from functools import partial
+from typing import Final
+
+from inference_svc.engine.events import ChosenLogprob, Delta, FinishReason, Logprob
+from inference_svc.engine.sequence import Sequence
+from inference_svc.upstream.endpoint import Endpoint
+from inference_svc.upstream.engine_api import (
+    UNKNOWN,
+    AnswerReader,
+    Chunk,
+    EngineApi,
+    Generation,
+    TokenLogprob,
+)
+from inference_svc.upstream.faults import AnswerInvalid, EngineLost, RequestRefused
+from inference_svc.upstream.llama_server import LlamaServer
+from inference_svc.upstream.mode import Examined
+from inference_svc.upstream.pieces import PieceIndex, VocabularyPieces
+from inference_svc.upstream.probe import Identity, Prober, check_vocabulary, detect
+from inference_svc.upstream.sglang import Sglang
+from inference_svc.upstream.target import UpstreamTarget, UpstreamVocabulary
+from inference_svc.upstream.upstream_turn import ServedModel, Turn
+from inference_svc.upstream.vllm import Vllm
+from svc_kit.errors import DecodeFailed, DomainError, GrammarInvalid
+
+_UNTOLD_LOGPROB: Final = -9999.0
+"""OpenAI's value for a token whose probability is not told."""
+
+
+class TokenMode:
+    """The engines of a name with this vocabulary."""
+
+    default_context = 4096
+
+    def __init__(self, target: UpstreamTarget, vocabulary: UpstreamVocabulary) -> None:
+        self._target = target
+        self._vocabulary = vocabulary
+        self._pieces = VocabularyPieces(vocabulary)
+        self._apis: tuple[EngineApi, ...] | None = None
+
+    async def examine(self, endpoint: Endpoint) -> Examined:
+        target = self._target
+        if self._apis is None:
+            self._apis = await asyncio.to_thread(_apis, self._vocabulary, target.kind)
+        api = await detect(endpoint, self._apis, target.model)
+        info = await api.info(endpoint, target.model)
+        digest = await check_vocabulary(endpoint, api, info.model, self._vocabulary)
+        identity = Identity(api.name, info.model, info.revision, digest)
+        prober = Prober(endpoint, api, info, self._vocabulary)
+        turn = partial(TokenTurn, api=api, pieces=self._pieces)
+        return Examined(api, info, identity, prober.features, turn)
+
+
+def _apis(vocabulary: UpstreamVocabulary, kind: str) -> tuple[EngineApi, ...]:
+    """The kinds that an engine may be."""
+    makers: Mapping[str, Callable[[], EngineApi]] = {
+        "llama_server": lambda: LlamaServer(PieceIndex(vocabulary)),
+        "vllm": Vllm,
+        "sglang": Sglang,
+    }
+    return tuple(make() for name, make in makers.items() if kind in ("auto", name))
+
+
+class TokenTurn(Turn):
+    """A sequence whose tokens are read."""
+
+    def __init__(
+        self, sequence: Sequence, served: ServedModel, *, api: EngineApi, pieces: VocabularyPieces
+    ) -> None:
+        super().__init__(sequence, served)
+        self._api = api
+        self._pieces = pieces
+        self._reader: AnswerReader | None = None
+        self._num_left = 0
+        self._must_force = self._has_replayed = False
+
+    @property
+    def can_go_on(self) -> bool:
+        # An engine begins a constraint at the first new token.
+        request = self.sequence.request
+        return request.constraint is None or self.sequence.num_output == len(request.resumed)
+
+    def refusal(self, fault: RequestRefused) -> DomainError:
+        request = self.sequence.request
+        if request.constraint is None or not fault.may_be_content:
+            return DecodeFailed(request_id=request.request_id)
+        problem = "the engine does not accept it"
+        return GrammarInvalid(field=request.constraint.field, problem=problem)
+
+    async def run(self, endpoint: Endpoint) -> None:
+        self._begin()
+        while not self.is_finished:
+            if self._force():
+                return
+            await self._attempt(endpoint)
+
+    def _begin(self) -> None:
+        """Leave the queue, and replay the resumed tokens, once."""
+        sequence = self.sequence
+        self._leave_queue()
+        if self._has_replayed:
+            return
+        self._has_replayed = True
+        for token in sequence.request.resumed:
+            if sequence.output.add(token, self._pieces).is_end:
+                self._start(0)
+                self._finish(FinishReason.STOP)
+                return
+        if sequence.num_output and self._num_allowed <= 0:
+            self._start(0)
+            self._finish(FinishReason.LENGTH)
+
+    @property
+    def _num_allowed(self) -> int:
+        """The output tokens that may still come."""
+        sequence = self.sequence
+        room = self._served.context_tokens - len(sequence.tokens)
+        return min(sequence.request.max_tokens - sequence.num_output, room)
+
+    async def _attempt(self, endpoint: Endpoint) -> None:
+        served, sequence = self._served, self.sequence
+        self._num_left = self._num_allowed
+        generation = Generation(
+            sequence.request,
+            served.model,
+            sequence.tokens,
+            self._num_left,
+            max(sequence.request.min_tokens - sequence.num_output, 0),
+            served.takes_grammars,
+        )
+        self._reader = self._api.reader(generation)
+        path, body = self._api.body(generation)
+        await self._ask(endpoint, path, body)
+        if not self.is_finished and not self._must_force:
+            raise EngineLost("its stream ended before the answer did")
+
+    def _read(self, data: bytes) -> bool:
+        if self._reader is None:
+            return False
+        chunk = self._reader.read(data)
+        if self.is_finished:
+            return bool(chunk.tokens)  # the rest of an answer that has ended has none
+        self._check(chunk)
+        self._start(chunk.cached_tokens)
+        if chunk.tokens:
+            self._append(chunk.tokens, chunk.logprobs)
+            if self.is_finished or self._must_force:
+                return not (chunk.is_end or self._is_last(chunk.tokens[-1]))
+        if chunk.is_end:
+            self._finish(FinishReason.LENGTH if chunk.at_limit else FinishReason.STOP)
+        return False
+
+    def _is_last(self, token: int) -> bool:
+        """Whether the engine ends after this token by itself."""
+        return self._num_allowed <= 0 or self._pieces.is_eog(token)
+
+    def _check(self, chunk: Chunk) -> None:
+        size = self._pieces.size
+        for token in chunk.tokens:
+            if not 0 <= token < size:
+                raise AnswerInvalid(f"its token {token} is not in the vocabulary of {size} tokens")
+
+    def _append(self, tokens: SequenceOf[int], logprobs: SequenceOf[TokenLogprob]) -> None:
+        """Append output tokens up to the one that ends the sequence, is the last one allowed, or
+        after which the reasoning must end."""
+        sequence, served = self.sequence, self._served
+        request, now = sequence.request, self._touch()
+        texts, added_logprobs, reason, count = [], [], None, 0
+        for index, token in enumerate(tokens):
+            count += 1
+            sequence.tokens.append(token)
+            served.on_token(request.project)
+            added = sequence.output.add(token, self._pieces)
+            texts.append(added.text)
+            if request.top_logprobs is not None:
+                told = logprobs[index] if index < len(logprobs) else UNKNOWN
+                added_logprobs.append(self._logprob(token, told, added.piece))
+            if added.is_end:
+                reason = FinishReason.STOP
+            elif self._num_allowed <= 0:
+                reason = FinishReason.LENGTH
+            elif sequence.output.reasoning.forced is not None:
+                self._must_force = True
+            if reason is not None or self._must_force:
+                break
+        served.counters.output += count
+        sequence_id = request.sequence_id
+        served.emit(
+            Delta(sequence_id, tuple(texts), tuple(tokens[:count]), tuple(added_logprobs), now)
+        )
+        if reason is not None:
+            self._finish(reason)
+
+    def _force(self) -> bool:
+        """Append the tokens that end the reasoning; returns whether the sequence is finished."""
+        self._must_force = False
+        while (token := self.sequence.output.reasoning.forced) is not None:
+            self._start(0)
+            self._append((token,), ())
+            self._must_force = False
+            if self.is_finished:
+                return True
+        return self.is_finished
+
+    def _logprob(self, token: int, told: TokenLogprob, text: bytes) -> ChosenLogprob:
+        piece = self._pieces.piece
+        size = self._pieces.size
+        value = _UNTOLD_LOGPROB if told is UNKNOWN else told.logprob
+        top = tuple(
+            Logprob(each, piece(each, special=True), logprob)
+            for each, logprob in told.top
+            if 0 <= each < size
+        )
+        count = self.sequence.request.top_logprobs
+        chosen = Logprob(token, piece(token, special=True), value)
+        return ChosenLogprob(chosen, top[:count], text=text)
+
+    def _finish(self, reason: FinishReason) -> None:
+        sequence = self.sequence
+        text, finished = sequence.output.finish(reason, sequence.num_output, self._end())
+        if text:
+            now = time.monotonic()
+            self._served.emit(Delta(finished.sequence_id, (text,), (), (), now))
+        self._served.emit(finished)
