@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 from inference_svc.delivery import Reporter
 from svc_kit.auth.authenticator import SERVICE_KEY_ID
 from svc_kit.auth.principal import current_principal, peer_host
-from svc_kit.local_files import UUID, atomic_file, own_files
+from svc_kit.local_files import UUID, atomic_file, delete_drafts, own_files
 from svc_kit.logs import OutageLevel, current_request_id, hide_queries
 from svc_kit.rpc.admin_call import AdminCall
 from svc_kit.rpc.message_mapper import encode_timestamp
@@ -54,6 +54,7 @@ class AuditReporter(Reporter[pb.ReportAuditEventsRequest]):
         """Events that earlier processes left in `folder` are sent too. Raises OSError."""
         super().__init__(send, outage_level)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        delete_drafts(folder, _FILE.pattern)
         self._folder = folder
         self._max_waiting = max_waiting
 

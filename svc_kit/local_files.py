@@ -155,15 +155,32 @@ class PrivateFile:
         self._file.close()
 
 
+_DRAFT: Final = r"\.[0-9a-f]{8}\.part"
+_DRAFT_S: Final = 3600.0
+"""A draft of this age is written no more."""
+
+
+def delete_drafts(folder: Path, names: str) -> None:
+    """Delete what `atomic_file` has left of files whose names match this pattern, where a process
+    was killed. Raises OSError."""
+    for draft in own_files(folder, re.compile(f"({names}){_DRAFT}")):
+        with suppress(FileNotFoundError):
+            if time.time() - draft.stat().st_mtime > _DRAFT_S:
+                draft.unlink()
+
+
 @contextmanager
 def atomic_file(output: Path) -> Iterator[BinaryIO]:
     """Open a temporary file that replaces `output` when the block succeeds.
 
-    A link stays, and what it leads to is replaced. Raises OSError, also for a device or a FIFO.
+    A link stays, and what it leads to is replaced. What killed processes have left of earlier
+    attempts is deleted. Raises OSError, also for a device or a FIFO.
     """
     output = output.resolve()
     if output.exists() and not output.is_file():
         raise OSError(errno.EINVAL, "it is not a regular file", str(output))
+    with suppress(OSError):  # as in a folder that cannot be listed
+        delete_drafts(output.parent, re.escape(output.name))
     part = output.with_name(f"{output.name}.{secrets.token_hex(4)}.part")
     file = part.open("xb")
     try:

@@ -263,6 +263,7 @@ class Encoder:
         if job is None:
             return
         if isinstance(answer, EncodeDone):
+            self._crashes.pop(job.request.digest, None)  # those before it had another cause
             self.stats.encoded += job.request.path is not None
             self.stats.seconds += answer.seconds
             if job.done.done():  # the caller has left

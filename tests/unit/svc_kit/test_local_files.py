@@ -92,3 +92,17 @@ def test_a_lock_file_of_earlier_holders_is_taken_over(tmp_path: Path) -> None:
 
     assert text.startswith(f"process {os.getpid()} on")
     assert text.count("\n") == 1
+
+
+def test_drafts_of_killed_processes_are_deleted_by_the_next_write(tmp_path: Path) -> None:
+    """After an hour: another process may write the same file. Files with other names stay."""
+    drafts = ["a.json.0123abcd.part", "a.json.89ef4567.part"]
+    others = ["a.json.part", "a.json.0123.part", "b.json.0123abcd.part", "xa.json.0123abcd.part"]
+    for name in (*drafts, *others):
+        (tmp_path / name).touch()
+    for name in (drafts[0], *others):
+        os.utime(tmp_path / name, (0, 0))
+    with atomic_file(tmp_path / "a.json") as file:
+        file.write(b"1")
+
+    assert {path.name for path in tmp_path.iterdir()} == {"a.json", drafts[1], *others}

@@ -158,6 +158,23 @@ async def test_after_a_crash_the_pictures_are_encoded(media_pair: Pairs, tmp_pat
         assert encoder.stats.crashes == 1
 
 
+async def test_a_picture_that_was_encoded_is_not_blamed_for_earlier_crashes(
+    media_pair: Pairs, tmp_path: Path
+) -> None:
+    """Of a process that is killed again and again."""
+    async with started(media_pair("janus_pro")) as encoder:
+        for attempt in range(3):
+            os.kill(encoder.pid, signal.SIGSTOP)
+            folder = tmp_path / str(attempt)
+            folder.mkdir()
+            (waiting,) = tasks(encoder, folder, "a")
+            await asyncio.sleep(0)
+            os.kill(encoder.pid, signal.SIGKILL)
+            assert len(read(await waiting)) == 1
+
+        assert encoder.stats.crashes == 3
+
+
 async def test_a_picture_that_ends_the_process_twice_is_refused(
     media_pair: Pairs, tmp_path: Path
 ) -> None:
