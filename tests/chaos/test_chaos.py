@@ -74,10 +74,10 @@ def drill(request: pytest.FixtureRequest, tmp_path: Path, hub: ModelHub) -> Iter
         yield Drill(partial(corral_up, tmp_path, *flags, inference=inference), kills)
 
 
-def replace(engine: KilledEngine, _: Corral) -> int:
+def replace(engine: KilledEngine, _: Corral) -> bool:
     """Kill an engine that is not Corral's."""
     engine.replace()
-    return 1
+    return True
 
 
 def make_rng(seed: int | None) -> random.Random:

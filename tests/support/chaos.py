@@ -24,17 +24,17 @@ from tests.support.services import Corral
 
 log = logging.getLogger(__name__)
 
-Kill = Callable[[Corral], int]
-"""Kills processes, and returns how many there were."""
+Kill = Callable[[Corral], bool]
+"""Kills processes; returns whether there were any."""
 
 
-def kill_processes(words: str, corral: Corral) -> int:
+def kill_processes(words: str, corral: Corral) -> bool:
     """Kill the processes of Corral with these words in their command lines."""
     found = [each.pid for each in corral.program.family() if words in each.command]
     for pid in found:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    return len(found)
+    return bool(found)
 
 
 SERVICES: Final[Mapping[str, Kill]] = {
@@ -58,9 +58,11 @@ class WorkCounter:
     """Counts completed units of work."""
 
     def __init__(self) -> None:
+        self.total = 0
         self._units = asyncio.Semaphore(0)
 
     def add(self) -> None:
+        self.total += 1
         self._units.release()
 
     async def wait_for(self, count: int) -> None:
@@ -134,11 +136,14 @@ async def kill_at_random(
     times: int,
     kills: Mapping[str, Kill] = LOCAL_KILLS,
 ) -> None:
-    for _ in range(times):
+    """Kill that often; what does not run at its moment does not count."""
+    num_killed = 0
+    while num_killed < times:
         await counter.wait_for(rng.randint(1, MAX_UNITS_BETWEEN_KILLS))
         name = rng.choice(sorted(kills))
-        count = await asyncio.to_thread(kills[name], corral)
-        log.warning("killed %s: %d processes", name, count)
+        if await asyncio.to_thread(kills[name], corral):
+            log.warning("killed %s", name)
+            num_killed += 1
 
 
 async def survive(
@@ -156,6 +161,7 @@ async def survive(
         await kill_at_random(corral, counter, rng, times, kills)
         await counter.wait_for(MAX_UNITS_BETWEEN_KILLS)
         stop.set()
+    log.warning("%d units of work", counter.total)
     for work in works:
         await work.check(corral)
     forgotten = [each.text for each in corral.program.stderr if "never retrieved" in each.text]
