@@ -31,7 +31,7 @@ MAX_QUEUED: Final = 2
 """Requests that wait in vLLM before it refuses others."""
 _START_PATIENCE_S: Final = 900.0
 """vLLM imports PyTorch in several processes before it listens."""
-_TOKEN_S: Final = 0.02
+_STEP_S: Final = 0.02
 _ENVIRONMENT: Final = {
     "PYTHONPATH": "",
     "HF_HUB_OFFLINE": "1",
@@ -95,7 +95,7 @@ def run_real_engine(kind: str, folder: Path) -> Iterator[RunningEngine]:
 
 def _stand_in(program: str, folder: Path, port: str) -> EngineCommand:
     module = [program, "-m", "tests.support.engine_stand_in", "llama_server"]
-    return EngineCommand([*module, port, str(_TOKEN_S), PARIS], "listening on", "bundled", {})
+    return EngineCommand([*module, port, str(_STEP_S), PARIS], "listening on", "bundled", {})
 
 
 def _llama_server(program: str, folder: Path, port: str) -> EngineCommand:

@@ -3,7 +3,7 @@
 What they write is told by a `Script`: it depends on the tokens of the request alone, so that
 another engine goes on where one was lost, and on the constraint, which llguidance enforces.
 `faults` lets them fail to order. Each runs in a thread of its own, on a free port of loopback, or
-as a process that can be killed: python -m tests.support.engine_stand_in KIND PORT TOKEN_S TEXT.
+as a process that can be killed: python -m tests.support.engine_stand_in KIND PORT STEP_S TEXT.
 `engine_kinds` has the bodies.
 """
 
@@ -32,6 +32,7 @@ _STREAM_HEAD: Final = (
 _WORDS: Final = " the cat sat on a warm mat and saw the old dog sleep in the sun"
 _STREAM_END: Final = b"0\r\n\r\n"
 _PATIENCE_S: Final = 60.0
+_PROCESS_SLOTS: Final = 16
 
 
 class Script:
@@ -266,12 +267,17 @@ class EngineStandIn:
                 writer.writelines(parts)
                 await writer.drain()
                 parts = []
-            # lets others run, and sees that the client has closed
-            await asyncio.sleep(self.state.token_s)
+            await self._step()
         if is_due:
             await self._fail(fault, writer)
         writer.writelines([*parts, *map(_chunk, self._wire.end(output)), _STREAM_END])
         await writer.drain()
+
+    async def _step(self) -> None:
+        """Wait for the next step, which all streams have in common; let others run at least, and
+        see that the client has closed."""
+        step_s = self.state.step_s
+        await asyncio.sleep(step_s - self._loop.time() % step_s if step_s else 0)
 
     async def _fail(self, fault: Fault, writer: asyncio.StreamWriter) -> None:
         """Do what the fault does between two tokens."""
@@ -395,10 +401,10 @@ def _allowed(matcher: LLMatcher, wanted: int) -> int:
     return token
 
 
-def main(kind: str, port: str, token_s: str, text: str = "") -> None:
+def main(kind: str, port: str, step_s: str, text: str = "") -> None:
     """Run an engine until the process is killed."""
     with run_engine(kind, text, int(port)) as engine:
-        engine.state.token_s = float(token_s)
+        engine.state.step_s, engine.state.slots = float(step_s), _PROCESS_SLOTS
         sys.stderr.write(f"listening on {engine.url}\n")
         signal.pause()
 
