@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -82,9 +83,10 @@ def _adapter_costs(stage: Stage, rounds: int) -> Iterator[Measurement]:
     with ExitStack() as stack:
 
         def over_stand_in(step_s: float) -> Server:
-            engine = stack.enter_context(engines.stand_in(stage.folder, step_s))
+            apart = replace(stage, folder=stage.folder / f"step-{step_s}")
+            engine = stack.enter_context(engines.stand_in(apart.folder, step_s))
             settings = servers.upstream_settings(engine, BUNDLED_MODEL, STREAMS)
-            return stack.enter_context(stage.corral(shape, settings))
+            return stack.enter_context(apart.corral(shape, settings))
 
         own = stage.corral(shape, tokens.SETTINGS, inference="bench.paced_engine")
         systems = {
