@@ -65,10 +65,12 @@ def run_vllm_batch(
     path.write_text(json.dumps(prompts))
     engine: dict[str, Any] = dict(vllm_engine(shape)) | {"enforce_eager": True}
     program = REPOSITORY / "bench/vllm_batch.py"
-    command = [str(python), str(program), json.dumps(engine), str(path), str(output_tokens), "1"]
+    command = [str(python), str(program), json.dumps(engine), str(path), str(output_tokens)]
     environment = {**os.environ, **vllm_environment(shape)}
     ran = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
-    return float(json.loads(ran.stdout.splitlines()[-1])["seconds"])
+    # vLLM logs to the same output.
+    (line,) = [each for each in ran.stdout.splitlines() if each.startswith('{"seconds"')]
+    return float(json.loads(line)["seconds"])
 
 
 def vllm_engine(shape: EngineShape) -> list[tuple[str, Any]]:

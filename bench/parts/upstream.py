@@ -147,8 +147,11 @@ def _beside(
 
 
 def _grpc_turn(stage: Stage, load: str, corral: Server, workload: Workload) -> Turn:
+    """With other prompts than over HTTP, whose prefixes vLLM has cached for the same project."""
+    others = replace(workload, seed=workload.seed + 500)
+
     def turn(number: int) -> Measurement:
-        result = stage.run_grpc_load(corral, workload.in_round(number))
+        result = stage.run_grpc_load(corral, others.in_round(number))
         figures = LoadFigures.from_streams(result.streams)
         speed = figures.tokens_per_s
         return Measurement(load, number, GRPC, speed, figures.to_json(), result.cpu_s)
@@ -164,6 +167,7 @@ def _workload(sizes: Sizes, concurrency: int) -> Workload:
         output_tokens=sizes.output_tokens,
         sampling=SAMPLINGS["sampled"],
         seed=concurrency,
+        as_ids=True,
     )
 
 
@@ -269,8 +273,8 @@ PART = Part(
         " over an engine that only writes events: all of it while that writes as fast as it can,"
         " and in steps of 25 ms what it is more than over Corral's own engine. Then Corral over"
         " llama-server and vLLM, beside a client that asks the same engine itself:"
-        f" `/v1/completions`, {FULL.prompt_tokens} tokens in, {FULL.output_tokens} out; over gRPC"
-        f" the prompts are token ids. Last a batch of {FULL.batch_lines:,} lines of {BATCH_TOKENS}"
+        f" `/v1/completions` with token ids, {FULL.prompt_tokens} in, {FULL.output_tokens} out, and"
+        f" the same over gRPC. Last a batch of {FULL.batch_lines:,} lines of {BATCH_TOKENS}"
         " tokens in and out, beside vLLM's own `LLM.generate` of the same prompts. vLLM's model has"
         " the shape of 0.5 B parameters, and dummy weights."
     ),
