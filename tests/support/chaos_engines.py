@@ -26,7 +26,7 @@ class KilledEngine:
 
     def wait(self) -> None:
         """Wait until it listens. Raises ProgramFailed."""
-        self._command.wait(self._program)
+        self._command.wait(self._program, self.url)
 
     def replace(self) -> None:
         """Kill it, and start another one at the same URL."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import httpx
 import pytest
 
 from inference_svc.models.sources import BUNDLED_PATH
@@ -31,6 +32,8 @@ MAX_QUEUED: Final = 2
 """Requests that wait in vLLM before it refuses others."""
 _START_PATIENCE_S: Final = 900.0
 """vLLM imports PyTorch in several processes before it listens."""
+_RETRIES: Final = 6
+"""Of a connection, with pauses that grow to 16 s: vLLM says that it is ready before it listens."""
 _STEP_S: Final = 0.02
 _ENVIRONMENT: Final = {
     "PYTHONPATH": "",
@@ -55,7 +58,7 @@ class RunningEngine:
 
 
 class EngineCommand(NamedTuple):
-    """How an engine is started: `ready` is in the line that it prints when it listens."""
+    """How an engine is started: `ready` is in the line that it prints before it listens."""
 
     arguments: list[str]
     ready: str
@@ -66,9 +69,11 @@ class EngineCommand(NamedTuple):
         """Start it in a folder; `wait` returns when it listens."""
         return Program(self.arguments, environment=self.environment, directory=folder)
 
-    def wait(self, program: Program) -> None:
+    def wait(self, program: Program, url: str) -> None:
         """Wait until it listens. Raises ProgramFailed."""
         program.wait_for_line(self.ready, patience_s=_START_PATIENCE_S)
+        with httpx.Client(transport=httpx.HTTPTransport(retries=_RETRIES)) as client:
+            client.get(f"{url}/health")
 
 
 def engine_command(kind: str, folder: Path, address: str) -> EngineCommand:
@@ -89,8 +94,9 @@ def run_real_engine(kind: str, folder: Path) -> Iterator[RunningEngine]:
     address = free_address()
     command = engine_command(kind, folder, address)
     with command.start(folder) as started:
-        command.wait(started)
-        yield RunningEngine(kind, f"http://{address}", command.tokenizer, started)
+        url = f"http://{address}"
+        command.wait(started, url)
+        yield RunningEngine(kind, url, command.tokenizer, started)
 
 
 def _stand_in(program: str, folder: Path, port: str) -> EngineCommand:
