@@ -136,10 +136,11 @@ def _beside(
             contests = []
             for concurrency in sizes.concurrency:
                 load = f"{name}, {concurrency} at once"
-                workload = _workload(sizes, concurrency)
-                own = stage.throughput_turn(load, corral, workload)
-                direct = stage.throughput_turn(load, engine, workload, name)
-                grpc = _grpc_turn(stage, load, corral, workload)
+                # Prompts of its own for each: engines keep the prefixes of what they were sent.
+                first, second, third = (_workload(sizes, concurrency, seed) for seed in range(3))
+                own = stage.throughput_turn(load, corral, first)
+                direct = stage.throughput_turn(load, engine, second, name)
+                grpc = _grpc_turn(stage, load, corral, third)
                 contests.append(Contest(own, {}, {name: direct, GRPC: grpc}))
             yield from run_rounds(contests, rounds)
             if stage.vllm is not None and name == "vllm":
@@ -147,11 +148,8 @@ def _beside(
 
 
 def _grpc_turn(stage: Stage, load: str, corral: Server, workload: Workload) -> Turn:
-    """With other prompts than over HTTP, whose prefixes vLLM has cached for the same project."""
-    others = replace(workload, seed=workload.seed + 500)
-
     def turn(number: int) -> Measurement:
-        result = stage.run_grpc_load(corral, others.in_round(number))
+        result = stage.run_grpc_load(corral, workload.in_round(number))
         figures = LoadFigures.from_streams(result.streams)
         speed = figures.tokens_per_s
         return Measurement(load, number, GRPC, speed, figures.to_json(), result.cpu_s)
@@ -159,14 +157,14 @@ def _grpc_turn(stage: Stage, load: str, corral: Server, workload: Workload) -> T
     return turn
 
 
-def _workload(sizes: Sizes, concurrency: int) -> Workload:
+def _workload(sizes: Sizes, concurrency: int, seed: int) -> Workload:
     return Workload(
         requests=max(8, sizes.requests_per_caller * concurrency),
         concurrency=concurrency,
         prompt_tokens=sizes.prompt_tokens,
         output_tokens=sizes.output_tokens,
         sampling=SAMPLINGS["sampled"],
-        seed=concurrency,
+        seed=100 * seed + concurrency,
         as_ids=True,
     )
 
