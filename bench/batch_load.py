@@ -22,7 +22,7 @@ from dialects.openai.chat.chat_request import chat_request, parse_chat
 
 LINES_AT_ONCE: Final = 32
 """The default concurrency of batch lines in the control service."""
-_ENDPOINT: Final = "/v1/chat/completions"
+CHATS: Final = "/v1/chat/completions"
 _CHUNK_BYTES: Final = 256 * 1024
 
 Body = dict[str, Any]
@@ -41,12 +41,12 @@ def new_chats(count: int, first: int) -> list[Body]:
     ]
 
 
-async def run_batch(target: str, bodies: Sequence[Body]) -> None:
+async def run_batch(target: str, bodies: Sequence[Body], endpoint: str = CHATS) -> None:
     """Run a batch of these lines. Raises LoadError if a line did not complete."""
     async with grpc.aio.insecure_channel(target) as channel:
         files, batches = FileServiceStub(channel), BatchServiceStub(channel)
-        file = (await files.CreateFile(_upload(bodies))).file
-        request = batch_pb.CreateBatchRequest(input_file_id=file.id, endpoint=_ENDPOINT)
+        file = (await files.CreateFile(_upload(bodies, endpoint))).file
+        request = batch_pb.CreateBatchRequest(input_file_id=file.id, endpoint=endpoint)
         batch = (await batches.CreateBatch(request)).batch
         async for answer in batches.WatchBatch(batch_pb.WatchBatchRequest(batch_id=batch.id)):
             batch = answer.batch
@@ -54,11 +54,13 @@ async def run_batch(target: str, bodies: Sequence[Body]) -> None:
         raise LoadError(f"the batch did not complete without failed lines: {batch}")
 
 
-async def _upload(bodies: Sequence[Body]) -> AsyncIterator[file_pb.CreateFileRequest]:
+async def _upload(
+    bodies: Sequence[Body], endpoint: str
+) -> AsyncIterator[file_pb.CreateFileRequest]:
     header = file_pb2.FileHeader(filename="in.jsonl", purpose=file_pb2.FILE_PURPOSE_BATCH)
     yield file_pb.CreateFileRequest(header=header)
     lines = [
-        {"custom_id": f"{number}", "method": "POST", "url": _ENDPOINT, "body": body}
+        {"custom_id": f"{number}", "method": "POST", "url": endpoint, "body": body}
         for number, body in enumerate(bodies)
     ]
     content = "".join(f"{json.dumps(line)}\n" for line in lines).encode()

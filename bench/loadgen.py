@@ -7,7 +7,7 @@ and the time of each read. It parses them afterwards.
 import asyncio
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -24,7 +24,10 @@ async def run_load(url: str, workload: Workload, model: str, *, chat: bool = Fal
     """
     path = "/v1/chat/completions" if chat else "/v1/completions"
     streams: list[Stream] = []
-    queue = enumerate(workload.text_prompts())
+    prompts: Iterable[str | list[int]] = workload.text_prompts()
+    if workload.as_ids:
+        prompts = workload.token_prompts()
+    queue = enumerate(prompts)
 
     async def caller() -> None:
         for number, prompt in queue:

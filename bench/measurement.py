@@ -92,13 +92,15 @@ def compare(
     target: float,
     label: str = "",
     unit: str = "tokens/s",
+    system: str = CORRAL,
 ) -> Result:
-    """Compare Corral's speed with the fastest peer whose name starts with `peer`.
+    """Compare the speed of Corral, or of another `system`, with the fastest peer whose name starts
+    with `peer`.
 
     `label` replaces the name of the load in the report.
     """
     name = best_system(measurements, load, peer)
-    own, others = (values_by_round(measurements, load, system) for system in (CORRAL, name))
+    own, others = (values_by_round(measurements, load, each) for each in (system, name))
     return Result(
         label or load,
         tuple(value / others[n] for n, value in own.items() if n in others),

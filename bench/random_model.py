@@ -9,6 +9,7 @@ layers have the same weights, which makes large models in a minute, too. The voc
 
 import argparse
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import gguf
 import numpy as np
 
 from bench import paths
+from inference_svc.hf_tokenizer.piece_decoder import decode_byte_level
 
 CHAT_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -49,7 +51,7 @@ SHAPES = {
 
 def ensure_model(shape: str, folder: Path, peers: Path) -> Path:
     """Return the Q4_0 model of that shape, after generating it if it does not exist."""
-    target = folder / f"random-{shape}-q4_0.gguf"
+    target = folder / f"random-{shape}-text-q4_0.gguf"
     if not target.exists():
         folder.mkdir(parents=True, exist_ok=True)
         full, partial = folder / f"random-{shape}-f16.gguf", target.with_suffix(".part")
@@ -75,15 +77,15 @@ def write_model(vocabulary: Path, target: Path, shape: Shape, name: str) -> None
     writer.add_rope_freq_base(1e6)
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
     writer.add_chat_template(CHAT_TEMPLATE)
-    num_tokens = _copy_vocabulary(gguf.GGUFReader(vocabulary), writer)
-    _add_weights(writer, shape, num_tokens)
+    tokens = _copy_vocabulary(gguf.GGUFReader(vocabulary), writer)
+    _add_weights(writer, shape, [_is_text(token) for token in tokens])
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
 
 
-def _copy_vocabulary(source: gguf.GGUFReader, writer: gguf.GGUFWriter) -> int:
+def _copy_vocabulary(source: gguf.GGUFReader, writer: gguf.GGUFWriter) -> list[str]:
     def value(key: str) -> object:
         return source.fields[f"tokenizer.ggml.{key}"].contents()
 
@@ -100,10 +102,20 @@ def _copy_vocabulary(source: gguf.GGUFReader, writer: gguf.GGUFWriter) -> int:
     writer.add_token_types([int(kind) for kind in values("token_type")])
     writer.add_token_merges(values("merges"))
     writer.add_eos_token_id(int(str(value("eos_token_id"))))
-    return len(tokens)
+    return tokens
 
 
-def _add_weights(writer: gguf.GGUFWriter, shape: Shape, num_tokens: int) -> None:
+def _is_text(token: str) -> bool:
+    """Whether the bytes of a token, as byte-level BPE writes them, are whole characters."""
+    try:
+        decode_byte_level(token).decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _add_weights(writer: gguf.GGUFWriter, shape: Shape, are_text: Sequence[bool]) -> None:
+    """Parts of characters are never chosen: their bytes would be lost in streams of text."""
     rng = np.random.default_rng(0)
 
     def weights(rows: int, columns: int) -> np.ndarray:
@@ -113,7 +125,8 @@ def _add_weights(writer: gguf.GGUFWriter, shape: Shape, num_tokens: int) -> None
     def constant(size: int, value: float) -> np.ndarray:
         return np.full(size, value, dtype=np.float32)
 
-    writer.add_tensor("token_embd.weight", weights(num_tokens, shape.width))
+    embeddings = weights(len(are_text), shape.width) * np.array(are_text, np.float16)[:, None]
+    writer.add_tensor("token_embd.weight", embeddings)
     writer.add_tensor("output_norm.weight", constant(shape.width, 1))
     layer = {
         "attn_norm.weight": constant(shape.width, 1),

@@ -21,6 +21,7 @@ from pathlib import Path
 import uvloop
 
 from bench import paths, report, servers
+from bench.engines import find_vllm
 from bench.machine import describe_machine
 from bench.measurement import Measurement
 from bench.parts import LONG, PARTS
@@ -69,6 +70,7 @@ def _measure(
             rounds=options.rounds,
             quick=options.quick,
             against=options.against,
+            vllm=None if options.no_peers else find_vllm(),
         )
         for one in part.measure(stage):
             measurements.append(one)

@@ -138,6 +138,15 @@ def corral_settings(
     }
 
 
+def upstream_settings(engine: Server, tokenizer: Path, slots: int) -> dict[str, str]:
+    """Return the settings with which Corral serves the model of an engine, and no other."""
+    upstream = {"urls": [engine.url], "tokenizer": str(tokenizer), "concurrency": slots}
+    return {
+        "CORRAL_INFERENCE_MODELS": "[]",
+        "CORRAL_INFERENCE_UPSTREAMS": json.dumps({MODEL_NAME: upstream}),
+    }
+
+
 @contextmanager
 def corral(
     shape: EngineShape,
@@ -159,11 +168,11 @@ def corral(
     with ExitStack() as stack:
         started = {
             role: stack.enter_context(
-                _running([python, "-m", module], folder / f"{module}.log", settings, checkout)
+                running([python, "-m", module], folder / f"{module}.log", settings, checkout)
             )
             for role, module in (("frontend", inference), ("gateway", "gateway"))
         }
-        _wait_until_ready(f"{url}/ready", *started.values())
+        wait_until_ready(f"{url}/ready", *started.values())
         yield Server(
             name=name,
             url=url,
@@ -200,9 +209,9 @@ def control(folder: Path, name: str, extra_settings: Mapping[str, str]) -> Itera
         **extra_settings,
     }
     command = [sys.executable, "-m", "control_svc"]
-    with _running(command, folder / f"{name}.log", settings) as child:
+    with running(command, folder / f"{name}.log", settings) as child:
         url = f"http://127.0.0.1:{http_port}"
-        _wait_until_ready(f"{url}/readyz", child)
+        wait_until_ready(f"{url}/readyz", child)
         lines = (
             "python -m control_svc, with",
             *(f"{key}={value}" for key, value in settings.items()),
@@ -215,7 +224,7 @@ def bare_stream(folder: Path) -> Iterator[Server]:
     """Run the server of `bench.bare_stream`. Callers wait until it is ready."""
     (port,) = free_ports(1)
     command = [sys.executable, "-m", "bench.bare_stream", str(port)]
-    with _running(command, folder / "bare-stream.log", {}) as child:
+    with running(command, folder / "bare-stream.log", {}) as child:
         name, line = "bare stream", f"python -m bench.bare_stream {port}"
         yield Server(name, "", {name: child.process.pid}, (line,), f"127.0.0.1:{port}")
 
@@ -226,10 +235,8 @@ def llama_server(binary: Path, shape: EngineShape, folder: Path, layout: str) ->
     (port,) = free_ports(1)
     command = llama_server_command(binary, shape, port, layout)
     url, name = f"http://127.0.0.1:{port}", f"llama-server {layout}"
-    with _running(
-        command, folder / f"{name.replace(', ', '-').replace(' ', '-')}.log", {}
-    ) as child:
-        _wait_until_ready(f"{url}/health", child)
+    with running(command, folder / f"{name.replace(', ', '-').replace(' ', '-')}.log", {}) as child:
+        wait_until_ready(f"{url}/health", child)
         pid = child.process.pid
         yield Server(name, url, {"llama-server": pid}, (shlex.join(command),))
 
@@ -244,20 +251,24 @@ def free_ports(count: int) -> list[int]:
 
 
 @dataclass(frozen=True)
-class _Child:
+class Child:
+    """A process that was started, and the file of its output."""
+
     command: str
     process: subprocess.Popen[bytes]
     log: Path
 
     def failure(self, problem: str) -> ServerFailed:
+        """Return the error with the last lines of the output."""
         last_lines = self.log.read_text(errors="replace").splitlines()[-8:]
         return ServerFailed("\n  ".join([f"{problem}: {self.command}", *last_lines]))
 
 
 @contextmanager
-def _running(
-    command: Sequence[str], log: Path, settings: dict[str, str], folder: Path = REPOSITORY
-) -> Iterator[_Child]:
+def running(
+    command: Sequence[str], log: Path, settings: Mapping[str, str], folder: Path = REPOSITORY
+) -> Iterator[Child]:
+    """Run a command in a folder with these variables of the environment."""
     # Settings of the user's installation must not affect the measurement.
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("CORRAL_", "LLAMA_"))}
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -268,11 +279,11 @@ def _running(
             stdout=out,
             stderr=subprocess.STDOUT,
             cwd=folder,
-            env=inherited | settings,
+            env={**inherited, **settings},
             start_new_session=True,
         )
     try:
-        yield _Child(shlex.join(command), process, log)
+        yield Child(shlex.join(command), process, log)
     finally:
         _stop(process)
 
@@ -286,7 +297,8 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _wait_until_ready(url: str, *children: _Child) -> None:
+def wait_until_ready(url: str, *children: Child) -> None:
+    """Wait until the URL answers with success. Raises ServerFailed."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         for child in children:

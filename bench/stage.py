@@ -9,7 +9,7 @@ import json
 import shlex
 import subprocess
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -38,7 +38,7 @@ class Batched(NamedTuple):
 @dataclass
 class Stage:
     """Resources of a run. With `rounds` 0 each part uses its own number of rounds. `against` is
-    another checkout of Corral, with a `.venv` of its own."""
+    another checkout of Corral, with a `.venv` of its own, and `vllm` the Python that has vLLM."""
 
     model: Path
     peers: Path | None
@@ -48,6 +48,7 @@ class Stage:
     rounds: int = 0
     quick: bool = False
     against: Path | None = None
+    vllm: Path | None = None
     commands: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def sizes(self, full: T, quick: T) -> T:
@@ -93,6 +94,14 @@ class Stage:
                 self.run_http_load(server, WARM_UP)
                 started.append(server)
             yield started
+
+    @contextmanager
+    def engine(self, starting: AbstractContextManager[Server]) -> Iterator[Server]:
+        """Run and warm up an engine of others."""
+        with starting as server:
+            self._record_command(server.name, server.command_lines)
+            self.run_http_load(server, WARM_UP)
+            yield server
 
     @contextmanager
     def control(self, name: str, settings: Mapping[str, str]) -> Iterator[Server]:

@@ -89,6 +89,7 @@ class Workload:
     brief_tokens: int = 0  # output of every second request; 0: `output_tokens`
     reuse: bool = True  # whether the server may reuse computed prefixes
     pinned: bool = False  # assign request N to slot N, where the server supports it
+    as_ids: bool = False  # over HTTP: send the prompts of `token_prompts`
     counted: bool = False  # over HTTP: request token counts in each chunk (llama-server)
     priority: generation_pb2.Priority = generation_pb2.PRIORITY_UNSPECIFIED  # over gRPC
 

@@ -4,13 +4,21 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tools import configuration_page, errors_page, models_page, parameters_page, prometheus_rule
+from tools import (
+    configuration_page,
+    engines_page,
+    errors_page,
+    models_page,
+    parameters_page,
+    prometheus_rule,
+)
 from tools.demo_model import card
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES: dict[str, Callable[[], str]] = {
     "docs/reference/configuration.md": configuration_page.render,
     "docs/understand/demo-model.md": card.page,
+    "docs/reference/engines.md": engines_page.render,
     "docs/reference/errors.md": errors_page.render,
     "docs/reference/models.md": models_page.render,
     "docs/reference/parameters.md": parameters_page.render,

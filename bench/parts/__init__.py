@@ -22,6 +22,7 @@ from bench.parts import (
     tokens,
     uneven,
     unique,
+    upstream,
 )
 
 PARTS = (
@@ -42,6 +43,7 @@ PARTS = (
     tokens.PART,
     dialects.PART,
     chats.PART,
+    upstream.PART,
     documents.PART,
     pictures.PART,
     attacks.PART,

@@ -48,12 +48,13 @@ _OF_STAGE: Final[Mapping[Stage, tuple[str, ...]]] = {
     Stage.XTC: ("xtc_probability", "xtc_threshold"),
 }
 _DEFAULT_WINDOW: Final = Sampling().penalty_last_n
-_PUBLIC_NAMES: Final[Mapping[str, str]] = {
+PUBLIC_NAMES: Final[Mapping[str, str]] = {
     "stages": "samplers",
     "dry": "dry.multiplier",
     "mirostat": "mirostat.version",
     "adaptive": "adaptive.target",
 }
+"""Names of fields of `Sampling` in the API, where they differ."""
 
 
 def effective_fields(sampling: Sampling) -> dict[str, Any]:
@@ -140,7 +141,7 @@ class Features:
         if values["penalty_last_n"] == _DEFAULT_WINDOW:
             values["penalty_last_n"] = NEUTRAL["penalty_last_n"]
         return [
-            _PUBLIC_NAMES.get(name, name)
+            PUBLIC_NAMES.get(name, name)
             for name, neutral in NEUTRAL.items()
             if name not in self.sampling and values[name] != neutral
         ]

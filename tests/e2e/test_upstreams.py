@@ -1,5 +1,5 @@
-"""A whole Corral over an engine of others, a stand-in that speaks as llama-server, as users see it
-with the official `openai` package."""
+"""A whole Corral over an engine of others, as users see it with the official `openai` package: over
+stand-ins of all kinds."""
 
 import json
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from openai.types.chat import ChatCompletion
 
 from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.models.sources import BUNDLED_PATH
-from tests.support.engine_stand_in import EngineStandIn, Script, run_engine
+from tests.support.engine_stand_in import EngineStandIn, Fault, Script, run_engine
 from tests.support.sdk import WEATHER
 from tests.support.sdk_batches import read_batch, start_batch, wait_for_batch
 from tests.support.services import RESTART_RETRIES, Corral, corral_up
@@ -23,6 +23,7 @@ pytestmark = [
 
 SAYS = "The cat sat on the mat."
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
+LOST_AFTER = 8
 SCHEMA = {
     "type": "object",
     "properties": {"city": {"type": "string"}},
@@ -31,9 +32,16 @@ SCHEMA = {
 }
 
 
+@pytest.fixture(scope="module", params=["llama_server", "vllm", "sglang"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def engine() -> Iterator[EngineStandIn]:
-    with run_engine("llama_server", SAYS) as engine:
+def engine(kind: str) -> Iterator[EngineStandIn]:
+    """Only vLLM's takes our grammars."""
+    with run_engine(kind, SAYS) as engine:
+        engine.state.takes_grammars = kind == "vllm"
         yield engine
 
 
@@ -65,7 +73,8 @@ def client(corral: Corral) -> Iterator[openai.OpenAI]:
 
 @pytest.fixture(autouse=True)
 def script(engine: EngineStandIn, vocabulary: Vocabulary) -> None:
-    engine.script = Script(vocabulary, SAYS)
+    engine.script, engine.faults = Script(vocabulary, SAYS), []
+    engine.state.step_s = 0.0
 
 
 def ask(client: openai.OpenAI, **options: Any) -> ChatCompletion:
@@ -73,6 +82,19 @@ def ask(client: openai.OpenAI, **options: Any) -> ChatCompletion:
         model="big", messages=[{"role": "user", "content": "What did the cat do?"}], **options
     )
     return answer
+
+
+def lose_engine(client: openai.OpenAI, engine: EngineStandIn) -> None:
+    """Cut its next answer, so slowly written that what was written before arrives."""
+    ask(client)  # it has been probed
+    engine.faults = [Fault("cut", after=LOST_AFTER, times=1)]
+    engine.state.step_s = 0.01
+
+
+def prompt_of(body: Any) -> list[int]:
+    """The tokens of a request to an engine; SGLang's name of them is another one."""
+    tokens: list[int] = body["input_ids" if "input_ids" in body else "prompt"]
+    return tokens
 
 
 def test_the_message_of_the_start_names_an_engine_that_is_away(
@@ -101,8 +123,54 @@ def test_a_chat_streams_from_the_engine(client: openai.OpenAI, engine: EngineSta
     assert "".join(texts) == SAYS
     assert len(texts) > 2
     assert usage is not None
-    assert usage.prompt_tokens == len(engine.generations[-1]["prompt"])
+    assert usage.prompt_tokens == len(prompt_of(engine.generations[-1]))
     assert usage.completion_tokens > 4
+
+
+def test_seeds_biases_choices_and_stop_texts_reach_or_end_the_engine(
+    client: openai.OpenAI, engine: EngineStandIn
+) -> None:
+    """A choice is a request of its own, and a stop text ends it here."""
+    answer = ask(client, n=2, seed=5, logit_bias={"7": 1.5}, stop=["mat"], temperature=1.0)
+    bodies = [each.get("sampling_params", each) for each in engine.generations[-2:]]
+
+    assert [each.message.content for each in answer.choices] == ["The cat sat on the "] * 2
+    assert sorted(each.get("seed", each.get("sampling_seed")) for each in bodies) == [5, 6]
+    assert [each["logit_bias"] for each in bodies] in ([{"7": 1.5}] * 2, [[[7, 1.5]]] * 2)
+
+
+def test_a_call_that_was_half_written_goes_on_after_a_loss(
+    client: openai.OpenAI, engine: EngineStandIn, vocabulary: Vocabulary
+) -> None:
+    if engine.state.takes_grammars:
+        pytest.skip("its calls are enforced, so that it cannot go on")
+    lose_engine(client, engine)
+    engine.script = Script(vocabulary, CALL)
+    answer = ask(client, tools=[WEATHER])
+    first, second = map(prompt_of, engine.generations[-2:])
+
+    calls = answer.choices[0].message.tool_calls
+    assert calls is not None
+    assert json.loads(calls[0].function.arguments) == {"city": "Paris"}  # type: ignore[union-attr]
+    assert len(first) < len(second) <= len(first) + LOST_AFTER
+
+
+def test_a_background_response_with_a_format_fails_if_it_had_begun(
+    client: openai.OpenAI, engine: EngineStandIn
+) -> None:
+    """Its turn is not tried again."""
+    lose_engine(client, engine)
+    num_before = len(engine.generations)
+    answer_format: Any = {"type": "json_schema", "name": "c", "schema": SCHEMA}
+    response = client.responses.create(
+        model="big", input="Hi", background=True, text={"format": answer_format}
+    )
+    with client.responses.retrieve(response.id, stream=True) as events:
+        last = list(events)[-1]
+
+    assert last.type == "response.failed"
+    assert "'resume' with" in str(last.response.error)
+    assert len(engine.generations) == num_before + 1
 
 
 def test_calls_of_tools_are_parsed(
@@ -126,10 +194,10 @@ def test_an_answer_follows_a_json_schema(client: openai.OpenAI) -> None:
     assert (answer.choices[0].message.content or "").lstrip().startswith("{")
 
 
-def test_what_the_engine_cannot_do_is_refused_by_name(client: openai.OpenAI) -> None:
+def test_what_the_engine_cannot_do_is_refused_by_name(client: openai.OpenAI, kind: str) -> None:
     """Before it is asked."""
     ask(client)  # it is connected
-    with pytest.raises(openai.APIStatusError, match="llama-server") as refused:
+    with pytest.raises(openai.APIStatusError, match=kind.replace("_", "-")) as refused:
         client.with_options(max_retries=0).embeddings.create(model="big", input="a")
 
     assert refused.value.status_code == 501

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.support.engine_exchanges import EXCHANGES, Answer, fits, recordings, send
+from tests.support.engine_features import find_features, recorded_features
 from tests.support.engine_servers import RunningEngine
 
 pytestmark = pytest.mark.timeout(1800)
@@ -28,6 +29,13 @@ def test_the_engine_answers_as_recorded(engine: RunningEngine) -> None:
         ]
 
     assert differing == []
+
+
+def test_the_probe_finds_what_was_recorded(engine: RunningEngine) -> None:
+    """Which docs/reference/engines.md has; another version may be found."""
+    found = find_features(engine.url)
+
+    assert found | {"engine": ""} == recorded_features()[engine.kind] | {"engine": ""}
 
 
 def _is_like(answer: Answer, recorded: Answer) -> bool:

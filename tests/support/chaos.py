@@ -11,8 +11,9 @@ import logging
 import os
 import random
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final, Protocol
 
 import openai
@@ -23,14 +24,30 @@ from tests.support.services import Corral
 
 log = logging.getLogger(__name__)
 
-TARGETS: Final = {
-    "control": "serve control",
-    "gateway": "serve gateway",
-    "frontend": "serve inference",
-    "engine": "inference_svc.engine_process.main",
-    "encoder": "inference_svc.media.encoder_main",
+Kill = Callable[[Corral], bool]
+"""Kills processes; returns whether there were any."""
+
+
+def kill_processes(words: str, corral: Corral) -> bool:
+    """Kill the processes of Corral with these words in their command lines."""
+    found = [each.pid for each in corral.program.family() if words in each.command]
+    for pid in found:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return bool(found)
+
+
+SERVICES: Final[Mapping[str, Kill]] = {
+    "control": partial(kill_processes, "serve control"),
+    "gateway": partial(kill_processes, "serve gateway"),
+    "frontend": partial(kill_processes, "serve inference"),
 }
-"""Processes that are killed, by words of their command lines."""
+LOCAL_KILLS: Final[Mapping[str, Kill]] = {
+    **SERVICES,
+    "engine": partial(kill_processes, "inference_svc.engine_process.main"),
+    "encoder": partial(kill_processes, "inference_svc.media.encoder_main"),
+}
+"""What is killed where engines are Corral's own."""
 MAX_UNITS_BETWEEN_KILLS = 8
 """Maximum number of units of work between two kills."""
 RETRIES = 120
@@ -41,9 +58,11 @@ class WorkCounter:
     """Counts completed units of work."""
 
     def __init__(self) -> None:
+        self.total = 0
         self._units = asyncio.Semaphore(0)
 
     def add(self) -> None:
+        self.total += 1
         self._units.release()
 
     async def wait_for(self, count: int) -> None:
@@ -89,7 +108,7 @@ class FileWork:
     async def check(self, corral: Corral) -> None:
         """The acknowledged files exist, and no others."""
         async with retrying_sdk(corral) as sdk:
-            listed = [file.id async for file in sdk.files.list()]
+            listed = [file.id async for file in sdk.files.list(purpose="user_data")]
             assert sorted(listed) == sorted(self._digests)
             for file_id, digest in self._digests.items():
                 content = (await sdk.files.content(file_id)).content
@@ -111,27 +130,38 @@ class ChatWork:
 
 
 async def kill_at_random(
-    corral: Corral, counter: WorkCounter, rng: random.Random, times: int
+    corral: Corral,
+    counter: WorkCounter,
+    rng: random.Random,
+    times: int,
+    kills: Mapping[str, Kill] = LOCAL_KILLS,
 ) -> None:
-    for _ in range(times):
+    """Kill that often; what does not run at its moment does not count."""
+    num_killed = 0
+    while num_killed < times:
         await counter.wait_for(rng.randint(1, MAX_UNITS_BETWEEN_KILLS))
-        name = rng.choice(sorted(TARGETS))
-        for process in await asyncio.to_thread(corral.program.family):
-            if TARGETS[name] in process.command:
-                log.warning("killing %s", name)
-                with suppress(ProcessLookupError):
-                    os.kill(process.pid, signal.SIGKILL)
+        name = rng.choice(sorted(kills))
+        if await asyncio.to_thread(kills[name], corral):
+            log.warning("killed %s", name)
+            num_killed += 1
 
 
-async def survive(corral: Corral, works: Sequence[Work], rng: random.Random, kills: int) -> None:
+async def survive(
+    corral: Corral,
+    works: Sequence[Work],
+    rng: random.Random,
+    times: int,
+    kills: Mapping[str, Kill] = LOCAL_KILLS,
+) -> None:
     """Run the works while processes are killed, then check their guarantees."""
     counter, stop = WorkCounter(), asyncio.Event()
     async with asyncio.TaskGroup() as clients:
         for work in works:
             clients.create_task(work.run(corral, counter, stop))
-        await kill_at_random(corral, counter, rng, kills)
+        await kill_at_random(corral, counter, rng, times, kills)
         await counter.wait_for(MAX_UNITS_BETWEEN_KILLS)
         stop.set()
+    log.warning("%d units of work", counter.total)
     for work in works:
         await work.check(corral)
     forgotten = [each.text for each in corral.program.stderr if "never retrieved" in each.text]

@@ -1,4 +1,4 @@
-"""Works for chaos tests: background responses, and runs on threads."""
+"""Works for chaos tests: background responses, runs on threads, and batches."""
 
 import asyncio
 import random
@@ -10,11 +10,24 @@ from uuid import uuid4
 import httpx2
 import openai
 
-from tests.support.chaos import WorkCounter, retrying_sdk
+from tests.support.batches import CHAT, batch_line, jsonl
+from tests.support.chaos import RETRIES, WorkCounter, retrying_sdk
 from tests.support.pictures import circle_png, data_url
 from tests.support.rpc import CAPITAL, PARIS
+from tests.support.sdk_batches import assert_totals, read_batch, wait_for_batch
 from tests.support.services import MODEL, Corral
 
+_LINES: Final = [
+    batch_line(
+        f"line-{number}",
+        CHAT,
+        model=MODEL,
+        messages=[{"role": "user", "content": CAPITAL}],
+        temperature=0,
+        max_tokens=64,
+    )
+    for number in range(12)
+]
 _ENDS: Final = ("response.completed", "response.failed", "response.incomplete")
 
 
@@ -123,3 +136,45 @@ class RunWork:
                 listed = await sdk.beta.threads.messages.list(thread_id, order="asc")
                 texts: list[Any] = [message.content for message in listed.data]
                 assert [text[0].text.value for text in texts] == [CAPITAL, PARIS]
+
+
+class BatchWork:
+    """Each line of a batch is answered once, rightly, and counted once; no batch is there twice."""
+
+    def __init__(self) -> None:
+        self._batches: list[str] = []
+
+    async def run(self, corral: Corral, counter: WorkCounter, stop: asyncio.Event) -> None:
+        """Create batches, and wait for the end of each."""
+        async with retrying_sdk(corral) as sdk:
+            while not stop.is_set():
+                file = await sdk.files.create(
+                    file=("in.jsonl", jsonl(_LINES)),
+                    purpose="batch",
+                    extra_headers=_idempotency_key(),
+                )
+                batch = await sdk.batches.create(
+                    input_file_id=file.id,
+                    endpoint="/v1/chat/completions",
+                    completion_window="24h",
+                    extra_headers=_idempotency_key(),
+                )
+                await asyncio.to_thread(wait_for_batch, corral, batch.id)
+                self._batches.append(batch.id)
+                counter.add()
+
+    async def check(self, corral: Corral) -> None:
+        """The files of each batch have all its lines with their answers."""
+        await asyncio.to_thread(self._check, corral)
+
+    def _check(self, corral: Corral) -> None:
+        with openai.OpenAI(base_url=corral.api, api_key="x", max_retries=RETRIES) as sdk:
+            assert sorted(each.id for each in sdk.batches.list()) == sorted(self._batches)
+            for batch_id in self._batches:
+                ended = read_batch(sdk, batch_id)
+                answers = {
+                    name: line["response"]["body"]["choices"][0]["message"]["content"]
+                    for name, line in ended.completed.items()
+                }
+                assert answers == {line["custom_id"]: PARIS for line in _LINES}
+                assert_totals(ended)

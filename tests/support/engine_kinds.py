@@ -217,6 +217,8 @@ class Vllm(Engine):
         for name, types in _VLLM_FIELDS.items():
             if name in body and not isinstance(body[name], types):
                 raise Refused(f"{name}: Input should be another type")
+        if not all(isinstance(each, _NUMBER) for each in (body.get("logit_bias") or {}).values()):
+            raise Refused("logit_bias: Input should be a valid number")
         if body.get("model") not in (None, self.state.model):
             raise Refused(f"The model `{body['model']}` does not exist.", 404, kind="NotFoundError")
         prompt, limit = self.check_prompt(body.get("prompt"), body.get("max_tokens", 16))
@@ -331,6 +333,8 @@ class SGLang(Engine):
                 return told | {"is_generation": True, "weight_version": "default"}
             case "/server_info":
                 return {
+                    "model_path": state.model,
+                    "served_model_name": state.model,
                     "version": "0.5.23",
                     "context_length": state.context_tokens,
                     "max_running_requests": state.slots,

@@ -2,13 +2,16 @@
 
 What they write is told by a `Script`: it depends on the tokens of the request alone, so that
 another engine goes on where one was lost, and on the constraint, which llguidance enforces.
-`faults` lets them fail to order. Each runs in a thread of its own, on a free port of loopback.
+`faults` lets them fail to order. Each runs in a thread of its own, on a free port of loopback, or
+as a process that can be killed: python -m tests.support.engine_stand_in KIND PORT STEP_S TEXT.
 `engine_kinds` has the bodies.
 """
 
 import asyncio
 import itertools
 import json
+import signal
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -29,13 +32,14 @@ _STREAM_HEAD: Final = (
 _WORDS: Final = " the cat sat on a warm mat and saw the old dog sleep in the sun"
 _STREAM_END: Final = b"0\r\n\r\n"
 _PATIENCE_S: Final = 60.0
+_PROCESS_SLOTS: Final = 16
 
 
 class Script:
     """What engines write after a prompt: `tokens`, or else words without end, which depend on the
     number of tokens so far.
 
-    A request whose prompt is an earlier prompt with a beginning of `tokens` goes on there.
+    A request whose prompt ends with a beginning of `tokens` goes on there.
     """
 
     def __init__(self, vocabulary: Vocabulary, text: str = "") -> None:
@@ -43,7 +47,6 @@ class Script:
         self._words = vocabulary.tokenize(_WORDS, add_special=False, parse_special=False)
         self._tokens = vocabulary.tokenize(text, add_special=False, parse_special=True)
         self._end = min(vocabulary.end_tokens)
-        self._prompts: list[list[int]] = []
 
     def write(self, prompt: Sequence[int]) -> Iterator[int]:
         """The output tokens after a prompt."""
@@ -56,12 +59,9 @@ class Script:
         yield from itertools.repeat(self._end)
 
     def _num_written(self, prompt: list[int]) -> int:
-        for known in self._prompts:
-            written = prompt[len(known) :]
-            if prompt[: len(known)] == known and written == self._tokens[: len(written)]:
-                return len(written)
-        self._prompts.append(prompt)
-        return 0
+        longest = min(len(prompt), len(self._tokens))
+        counts = (each for each in range(longest, 0, -1) if prompt[-each:] == self._tokens[:each])
+        return next(counts, 0)
 
 
 @dataclass
@@ -104,7 +104,9 @@ class EngineStandIn:
     highest number of requests for tokens that ran at once.
     """
 
-    def __init__(self, kind: str, vocabulary: Vocabulary, script: Script | None = None) -> None:
+    def __init__(
+        self, kind: str, vocabulary: Vocabulary, script: Script | None = None, port: int = 0
+    ) -> None:
         self.state = EngineState(vocabulary)
         self.script = script or Script(vocabulary)
         self.faults: list[Fault] = []
@@ -118,7 +120,7 @@ class EngineStandIn:
         self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._released = asyncio.Event()
         self._left = asyncio.Condition()
-        self._port = 0
+        self._port = port
         self._thread.start()
         self.start()
 
@@ -265,11 +267,17 @@ class EngineStandIn:
                 writer.writelines(parts)
                 await writer.drain()
                 parts = []
-            await asyncio.sleep(0)  # lets others run, and sees that the client has closed
+            await self._step()
         if is_due:
             await self._fail(fault, writer)
         writer.writelines([*parts, *map(_chunk, self._wire.end(output)), _STREAM_END])
         await writer.drain()
+
+    async def _step(self) -> None:
+        """Wait for the next step, which all streams have in common; let others run at least, and
+        see that the client has closed."""
+        step_s = self.state.step_s
+        await asyncio.sleep(step_s - self._loop.time() % step_s if step_s else 0)
 
     async def _fail(self, fault: Fault, writer: asyncio.StreamWriter) -> None:
         """Do what the fault does between two tokens."""
@@ -342,10 +350,10 @@ class EngineStandIn:
 
 
 @contextmanager
-def run_engine(kind: str, text: str = "") -> Iterator[EngineStandIn]:
+def run_engine(kind: str, text: str = "", port: int = 0) -> Iterator[EngineStandIn]:
     """Run an engine with a vocabulary of its own, which writes `text`, or words without end."""
     vocabulary = Vocabulary.load(BUNDLED_PATH)
-    engine = EngineStandIn(kind, vocabulary, Script(vocabulary, text))
+    engine = EngineStandIn(kind, vocabulary, Script(vocabulary, text), port)
     try:
         yield engine
     finally:
@@ -391,3 +399,15 @@ def _allowed(matcher: LLMatcher, wanted: int) -> int:
         token = index * 8 + (mask[index] & -mask[index]).bit_length() - 1
     matcher.consume_token(token)
     return token
+
+
+def main(kind: str, port: str, step_s: str, text: str = "") -> None:
+    """Run an engine until the process is killed."""
+    with run_engine(kind, text, int(port)) as engine:
+        engine.state.step_s, engine.state.slots = float(step_s), _PROCESS_SLOTS
+        sys.stderr.write(f"listening on {engine.url}\n")
+        signal.pause()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -49,7 +49,7 @@ class EngineState:
     """What an engine is, which tests may change.
 
     `slots` requests run at once, `max_queued` wait (None: any number). With `takes_grammars` it
-    takes Lark as llguidance does.
+    takes Lark as llguidance does. A step, in which each stream gets a token, takes `step_s`.
     """
 
     vocabulary: Vocabulary
@@ -58,6 +58,7 @@ class EngineState:
     max_queued: int | None = None
     context_tokens: int = 2048
     takes_grammars: bool = True
+    step_s: float = 0.0
     num_running: int = 0
     num_waiting: int = 0
 

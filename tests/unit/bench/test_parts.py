@@ -23,7 +23,9 @@ from bench.parts import (
     shared,
     soak,
     tokens,
+    upstream,
 )
+from bench.parts.upstream import FULL_SPEED, GRPC, OWN_ENGINE, PACED
 from bench.paths import SCHEMAS
 from bench.stage import Batched, read_batched
 
@@ -252,3 +254,34 @@ def test_an_attack_may_delay_a_first_token_a_little() -> None:
         "texts, memory of frontend/engine",
         False,
     )
+
+
+def test_the_adapter_costs_what_the_frontend_takes_more_than_over_its_own_engine() -> None:
+    """At full speed, where there is no own engine beside it, all that it takes."""
+    measurements = [
+        Measurement(FULL_SPEED, 0, "corral", 30.0),
+        Measurement(PACED, 0, "corral", 130.0),
+        Measurement(PACED, 0, OWN_ENGINE, 100.0),
+    ]
+
+    full_speed, paced = upstream.conclude(measurements)
+
+    assert (full_speed.own, full_speed.ratio, full_speed.is_met) == (30.0, 0.5, True)
+    assert (paced.own, paced.ratio, paced.is_met) == (30.0, 0.5, True)
+
+
+def test_corral_in_front_of_an_engine_has_targets_for_speed_and_first_token() -> None:
+    """Over HTTP and gRPC, each beside the engine itself in the same round."""
+    measurements = [
+        Measurement("vllm, 16 at once", 0, system, speed, {"first_token_p50_ms": first_ms})
+        for system, speed, first_ms in (
+            ("corral", 96.0, 104.0),
+            (GRPC, 98.0, 106.0),
+            ("vllm", 100.0, 100.0),
+        )
+    ]
+
+    results = upstream.conclude(measurements)
+
+    assert [result.ratio for result in results] == [0.96, 1.04, 0.98, 1.06]
+    assert [result.is_met for result in results] == [False, True, True, False]

@@ -15,6 +15,7 @@ from tests.support.engine_exchanges import (
     recordings,
     send,
 )
+from tests.support.engine_features import find_features, recorded_features
 from tests.support.engine_stand_in import EngineStandIn, Fault, run_engine
 
 ANSWER = "The capital of France is Paris."
@@ -51,6 +52,15 @@ def test_an_answer_has_the_recorded_status_and_shape(kind: str, exchange: Exchan
     assert answer.status == recorded.status
     assert answer.is_stream == recorded.is_stream
     assert fits(answer.shape, recorded.shape), (answer.shape, recorded.shape)
+
+
+@pytest.mark.parametrize("kind", recorded_features())
+def test_the_probe_finds_what_it_found_at_the_engine(kind: str) -> None:
+    with run_engine(kind) as engine:
+        engine.state.takes_grammars = kind != "llama_server"
+        found = find_features(engine.url)
+
+    assert found == recorded_features()[kind]
 
 
 def _ask(engine: EngineStandIn, after: Sequence[int] = ()) -> Answer:

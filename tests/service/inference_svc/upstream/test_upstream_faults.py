@@ -21,8 +21,6 @@ from inference_svc.upstream.target import UpstreamTarget
 from svc_kit.errors import (
     DecodeFailed,
     DomainError,
-    EngineCrashed,
-    EngineRestarting,
     GrammarInvalid,
 )
 from tests.support.byte_engine import (
@@ -116,14 +114,6 @@ async def test_a_request_that_three_engines_answer_with_lies_fails() -> None:
     assert error_of(events) == DecodeFailed(request_id="r")
 
 
-async def test_a_request_that_three_engines_do_not_survive_fails() -> None:
-    engine = ByteEngine(REPLY, attempts=[Attempt(lost_after=each) for each in (1, 2, 0)])
-    async with connected(engine) as client:
-        events = await client.run(byte_request())
-        assert text_of(events) == TEXT[:3]
-    assert error_of(events) == EngineCrashed(times=3)
-
-
 async def test_a_request_that_an_engine_does_not_accept_fails_at_once() -> None:
     refusal = http("400 X", b'{"error": {"message": "no"}}')
     engine = ByteEngine(REPLY, attempts=[Attempt(raw=refusal)] * 2)
@@ -173,20 +163,6 @@ async def test_an_overloaded_engine_is_set_aside_for_as_long_as_it_asks() -> Non
         texts = [text_of(await client.run(byte_request(number))) for number in range(3)]
     assert texts == [TEXT] * 3
     assert (len(engine.bodies), len(other.bodies)) == (1, 3)
-
-
-async def test_a_constrained_output_starts_again_if_nothing_was_shown() -> None:
-    engine = ByteEngine(REPLY, attempts=[Attempt(lost_after=0)])
-    async with connected(engine, ByteEngine(REPLY)) as client:
-        events = await client.run(byte_request(constraint=json_constraint()))
-    assert any(isinstance(each, Finished) for each in events)
-
-
-async def test_a_constrained_output_that_was_shown_ends_with_its_engine() -> None:
-    engine = ByteEngine(REPLY, attempts=[Attempt(lost_after=4)])
-    async with connected(engine, ByteEngine(REPLY)) as client:
-        events = await client.run(byte_request(constraint=json_constraint()))
-    assert error_of(events) == EngineRestarting(phase="running")
 
 
 async def test_the_loss_of_all_engines_ends_the_connection() -> None:

@@ -233,6 +233,17 @@ async def test_what_the_engine_would_ignore_is_refused() -> None:
     assert engine.bodies == []
 
 
+async def test_an_adapter_of_the_engine_is_asked_by_its_name() -> None:
+    """vLLM lists it beside its base."""
+    engine = ByteEngine(REPLY, "vllm")
+    models = [{"id": "bytes"}, {"id": "tuned", "parent": "bytes", "max_model_len": 512}]
+    engine.routes["/v1/models"] = lambda: (200, {"data": models})
+    async with connected(engine, model="tuned") as client:
+        events = await client.run(byte_request())
+    assert text_of(events) == TEXT
+    assert engine.bodies[0]["model"] == "tuned"
+
+
 async def test_a_prompt_beyond_the_context_is_refused() -> None:
     engine = ByteEngine(REPLY)
     async with connected(engine, context_tokens=4) as client:

@@ -1,0 +1,114 @@
+"""Engines of others for the part `upstream`: the stand-in of the tests, and vLLM.
+
+vLLM serves a model in the shape of 0.5 B parameters with the bundled model's tokenizer. Its weights
+are its own dummies, so its text is noise.
+"""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from bench.paths import BUNDLED_MODEL, REPOSITORY
+from bench.random_model import SHAPES
+from bench.servers import MODEL_NAME, EngineShape, Server, free_ports, running, wait_until_ready
+from tools.demo_model.export_hf import export_tokenizer
+
+VLLM: Final = REPOSITORY / ".venv-engine-vllm/bin/python"
+"""Where `make test-engines` installs it."""
+STAND_IN: Final = "stand-in"
+
+
+def find_vllm() -> Path | None:
+    """Return the Python that has vLLM, that of CORRAL_VLLM or of `make test-engines`."""
+    python = Path(os.environ.get("CORRAL_VLLM") or VLLM)
+    return python if python.is_file() else None
+
+
+@contextmanager
+def stand_in(folder: Path, step_s: float) -> Iterator[Server]:
+    """Run an engine that writes words without end, in steps of `step_s` seconds."""
+    (port,) = free_ports(1)
+    module = ["-m", "tests.support.engine_stand_in", "llama_server"]
+    command = [sys.executable, *module, str(port), str(step_s)]
+    url = f"http://127.0.0.1:{port}"
+    with running(command, folder / "stand-in.log", {}) as child:
+        wait_until_ready(f"{url}/health", child)
+        line = shlex.join(["python", *command[1:]])
+        yield Server(STAND_IN, url, {STAND_IN: child.process.pid}, (line,))
+
+
+@contextmanager
+def vllm(python: Path, shape: EngineShape, folder: Path) -> Iterator[Server]:
+    """Run vLLM's server; `folder` gets its log."""
+    (port,) = free_ports(1)
+    arguments = [f"--{name.replace('_', '-')}={value}" for name, value in vllm_engine(shape)]
+    server = ["-m", "vllm.entrypoints.openai.api_server", "--host=127.0.0.1", f"--port={port}"]
+    options = ["--enforce-eager", f"--served-model-name={MODEL_NAME}", "--no-enable-log-requests"]
+    command = [str(python), *server, *arguments, *options]
+    url = f"http://127.0.0.1:{port}"
+    with running(command, folder / "vllm.log", vllm_environment(shape)) as child:
+        wait_until_ready(f"{url}/health", child)
+        yield Server("vllm", url, {"vllm": child.process.pid}, (shlex.join(command),))
+
+
+def run_vllm_batch(
+    python: Path, shape: EngineShape, folder: Path, prompts: Sequence[str], output_tokens: int
+) -> float:
+    """Return the seconds of vLLM's own `LLM.generate` for all prompts."""
+    path = folder / "prompts.json"
+    path.write_text(json.dumps(prompts))
+    engine: dict[str, Any] = dict(vllm_engine(shape)) | {"enforce_eager": True}
+    program = REPOSITORY / "bench/vllm_batch.py"
+    command = [str(python), str(program), json.dumps(engine), str(path), str(output_tokens)]
+    environment = {**os.environ, **vllm_environment(shape)}
+    ran = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+    # vLLM logs to the same output.
+    (line,) = [each for each in ran.stdout.splitlines() if each.startswith('{"seconds"')]
+    return float(json.loads(line)["seconds"])
+
+
+def vllm_engine(shape: EngineShape) -> list[tuple[str, Any]]:
+    """The arguments of both of vLLM's engines."""
+    return [
+        ("model", str(shape.model)),
+        ("load_format", "dummy"),
+        ("dtype", "float32"),
+        ("max_model_len", shape.context_tokens),
+        ("max_num_seqs", shape.slots),
+    ]
+
+
+def vllm_environment(shape: EngineShape) -> dict[str, str]:
+    """The environment of both."""
+    return {
+        "PYTHONPATH": "",
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": str(shape.threads),
+        "TORCHDYNAMO_DISABLE": "1",  # else the first sampled request compiles for minutes
+    }
+
+
+def write_vllm_model(folder: Path) -> Path:
+    """Write a model without weights for vLLM, and return its folder."""
+    half = SHAPES["half"]
+    export_tokenizer(BUNDLED_MODEL, folder)
+    config = json.loads((folder / "config.json").read_text())
+    sizes: Mapping[str, int] = {
+        "hidden_size": half.width,
+        "num_hidden_layers": half.layers,
+        "num_attention_heads": half.heads,
+        "num_key_value_heads": half.kv_heads,
+        "head_dim": half.width // half.heads,
+        "intermediate_size": half.ffn_width,
+    }
+    (folder / "config.json").write_text(json.dumps(config | sizes))
+    return folder

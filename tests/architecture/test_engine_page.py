@@ -1,0 +1,161 @@
+"""Each row of the tables in docs/operate/engines.md has tests, which are named here."""
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from tests.architecture.test_house_rules import ROOT
+
+PAGE: Final = ROOT / "docs" / "operate" / "engines.md"
+UPSTREAM: Final = "tests/service/inference_svc/upstream"
+E2E: Final = "tests/e2e/test_upstreams.py"
+FEATURES: Final = "tests/unit/inference_svc/upstream/test_features.py"
+RPC: Final = "tests/unit/inference_svc/rpc/test_upstream_features.py"
+POOL: Final = "tests/unit/inference_svc/model_pool/test_upstreams.py"
+
+TESTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
+    "What an engine honours": {
+        "chat, completions, streams, several choices, stop texts, logit bias": (
+            f"{E2E}::test_a_chat_streams_from_the_engine",
+            f"{E2E}::test_seeds_biases_choices_and_stop_texts_reach_or_end_the_engine",
+        ),
+        "seeds": (f"{E2E}::test_seeds_biases_choices_and_stop_texts_reach_or_end_the_engine",),
+        "tool calls, reasoning, thinking budgets": (
+            f"{E2E}::test_calls_of_tools_are_parsed",
+            f"{UPSTREAM}/test_upstream_turns.py::test_a_reasoning_ends_at_its_budget",
+        ),
+        "regex, choices, grammars without tools or reasoning": (
+            f"{RPC}::test_an_output_format_goes_to_the_engine_as_the_caller_wrote_it",
+            f"{UPSTREAM}/test_engine_stand_in.py::test_the_probe_finds_what_it_found_at_the_engine",
+        ),
+        "JSON Schema without tools or reasoning": (
+            f"{E2E}::test_an_answer_follows_a_json_schema",
+            f"{FEATURES}::test_what_an_engine_may_ignore_in_a_schema_is_named",
+            f"{FEATURES}::test_structures_references_and_fixed_values_are_enforced",
+        ),
+        "required tool calls, `strict` tools, formats beside tools or after reasoning": (
+            f"{RPC}::test_calls_that_must_be_enforced_need_an_engine_that_takes_grammars",
+        ),
+        "calls of tools that are not strict": (
+            f"{RPC}::test_calls_of_tools_that_are_not_strict_are_free_and_named_as_ignored",
+        ),
+        "batches, assistants, threads, runs, responses, vector stores, limits, usage, traces": (
+            f"{E2E}::test_a_batch_runs_over_the_engine",
+            f"{E2E}::test_a_run_of_an_assistant_answers_over_the_engine",
+            f"{E2E}::test_a_response_in_the_background_outlives_the_engine",
+        ),
+        "a model's default sampling": (f"{FEATURES}::test_only_fields_that_act_must_be_honoured",),
+        "pictures and sounds, embeddings, reranking, log probabilities of prompts,"
+        " `deterministic`, snapshots, GGUF adapters": (
+            f"{FEATURES}::test_what_the_engine_lacks_is_refused_by_name",
+            f"{E2E}::test_what_the_engine_cannot_do_is_refused_by_name",
+            f"{POOL}::test_an_upstream_runs_no_adapters_and_saves_no_snapshots",
+        ),
+        "adapters that the engine has loaded": (
+            f"{UPSTREAM}/test_upstream_turns.py::test_an_adapter_of_the_engine_is_asked_by_its_name",
+        ),
+    },
+    "While an engine is away": {
+        "it is not there when Corral starts": (
+            f"{E2E}::test_the_message_of_the_start_names_an_engine_that_is_away",
+            f"{POOL}::test_an_engine_that_is_away_delays_neither_the_start_nor_other_models",
+        ),
+        "one of several URLs is lost": (
+            f"{UPSTREAM}/test_resumption.py::test_a_text_goes_on_without_repetition_or_gap",
+        ),
+        "the last URL is lost": (
+            f"{UPSTREAM}/test_upstream_faults.py::test_the_loss_of_all_engines_ends_the_connection",
+            f"{UPSTREAM}/test_upstream_admission.py"
+            "::test_a_request_that_runs_is_finished_though_no_engine_can_be_probed",
+            f"{E2E}::test_a_response_in_the_background_outlives_the_engine",
+        ),
+        "it is overloaded (429, 503)": (
+            f"{UPSTREAM}/test_upstream_admission.py"
+            "::test_an_engine_rests_longer_each_time_until_it_serves_again",
+            f"{UPSTREAM}/test_upstream_admission.py"
+            "::test_a_prompt_that_is_refused_is_charged_to_its_project_once",
+            "tests/unit/inference_svc/upstream/test_verdict.py"
+            "::test_overload_ends_a_request_only_after_minutes",
+        ),
+        "it answers a request with an error of its own (500)": (
+            f"{UPSTREAM}/test_upstream_admission.py"
+            "::test_an_engine_that_fails_at_what_another_one_serves_is_set_aside",
+        ),
+        "it serves another model than before, or refuses the key": (
+            f"{UPSTREAM}/test_upstream_faults.py"
+            "::test_another_model_under_the_same_name_gets_no_request",
+            f"{UPSTREAM}/test_upstream_probes.py"
+            "::test_a_model_fails_with_the_problems_of_all_its_urls",
+        ),
+        "it sends nonsense, more than was asked, or nothing for `token_timeout_s`": (
+            f"{UPSTREAM}/test_upstream_faults.py"
+            "::test_a_request_goes_on_after_an_answer_that_is_none",
+            f"{UPSTREAM}/test_upstream_faults.py::test_more_tokens_than_asked_are_cut",
+            f"{UPSTREAM}/test_upstream_faults.py::test_a_silent_engine_is_given_up",
+        ),
+        "text, reasoning, tool calls without enforced schemas; stop texts, a half-written call or"
+        " character, log probabilities": (
+            f"{UPSTREAM}/test_resumption.py::test_a_text_goes_on_without_repetition_or_gap",
+            f"{UPSTREAM}/test_resumption.py::test_a_stop_text_across_the_seam_ends_the_text",
+            f"{UPSTREAM}/test_resumption.py::test_a_reasoning_goes_on_as_a_reasoning",
+            f"{UPSTREAM}/test_resumption.py"
+            "::test_each_token_has_its_log_probabilities_after_a_loss",
+            f"{E2E}::test_a_call_that_was_half_written_goes_on_after_a_loss",
+        ),
+        "with an enforced format, grammar, `strict` or required tools": (
+            f"{UPSTREAM}/test_resumption.py"
+            "::test_a_constrained_output_begins_again_if_nothing_was_shown",
+            f"{UPSTREAM}/test_resumption.py"
+            "::test_a_constrained_output_that_was_shown_ends_with_its_engine",
+        ),
+        "with `seed` and a temperature above 0": (
+            f"{UPSTREAM}/test_resumption.py"
+            "::test_a_sampled_output_goes_on_with_the_seed_of_its_request",
+        ),
+        "several choices": (f"{UPSTREAM}/test_resumption.py::test_each_choice_goes_on_by_itself",),
+        "turn of a run or a background response with an enforced format, `strict` or required"
+        " tools, after it has written something": (
+            f"{UPSTREAM}/test_resumption.py::test_a_constrained_output_cannot_be_resumed",
+            f"{E2E}::test_a_background_response_with_a_format_fails_if_it_had_begun",
+        ),
+        "that has lost three engines": (
+            f"{UPSTREAM}/test_resumption.py::test_a_request_that_loses_three_engines_ends",
+        ),
+        "that engines have answered twice with an error of their own": (
+            f"{UPSTREAM}/test_resumption.py::test_a_request_that_engines_fail_twice_ends",
+        ),
+    },
+}
+"""By section and first cell."""
+
+
+def rows_of(section: str) -> Iterator[str]:
+    """The first cells of the tables of a section, without their heads."""
+    text = PAGE.read_text(encoding="utf-8").partition(f"## {section}\n")[2].partition("\n## ")[0]
+    for table in re.findall(r"^\|.*\n\|-.*\n((?:\|.*\n)+)", text, flags=re.MULTILINE):
+        yield from (line.split("|")[1].strip() for line in table.splitlines())
+
+
+def functions_of(path: Path) -> set[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return {node.name for node in tree.body if isinstance(node, functions)}
+
+
+def test_every_row_of_the_page_of_engines_has_tests() -> None:
+    for section, rows in TESTS.items():
+        assert list(rows_of(section)) == list(rows)
+        assert [row for row, tests in rows.items() if not tests] == []
+
+
+def test_every_test_that_a_row_names_exists() -> None:
+    named = {test for rows in TESTS.values() for tests in rows.values() for test in tests}
+    missing = [
+        test
+        for test in sorted(named)
+        if test.partition("::")[2] not in functions_of(ROOT / test.partition("::")[0])
+    ]
+
+    assert missing == []
