@@ -13,6 +13,9 @@ UPSTREAM: Final = "tests/service/inference_svc/upstream"
 E2E: Final = "tests/e2e/test_upstreams.py"
 FEATURES: Final = "tests/unit/inference_svc/upstream/test_features.py"
 RPC: Final = "tests/unit/inference_svc/rpc/test_upstream_features.py"
+TEXT: Final = f"{UPSTREAM}/test_text_mode.py"
+TEXT_E2E: Final = "tests/e2e/test_text_mode.py"
+TEXT_RPC: Final = "tests/unit/inference_svc/rpc/test_text_mode.py"
 POOL: Final = "tests/unit/inference_svc/model_pool/test_upstreams.py"
 
 TESTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
@@ -56,6 +59,46 @@ TESTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         "adapters that the engine has loaded": (
             f"{UPSTREAM}/test_upstream_turns.py::test_an_adapter_of_the_engine_is_asked_by_its_name",
         ),
+    },
+    "Text mode": {
+        "chat in all dialects, streams, reasoning, tools, `tool_choice`, several choices (each is a"
+        " request of its own)": (
+            f"{TEXT_E2E}::test_what_the_inner_streams_the_outer_delivers",
+            f"{TEXT_E2E}::test_other_dialects_answer",
+            f"{TEXT_E2E}::test_several_choices_are_answered",
+            f"{TEXT_RPC}::test_only_tools_that_may_be_called_are_sent",
+            f"{TEXT_RPC}::test_calls_beyond_the_first_are_dropped_where_one_is_allowed",
+        ),
+        "`temperature`, `top_p`, `frequency_penalty`, `presence_penalty`, `max_tokens`"
+        " (`max_completion_tokens` where that is refused), `stop`, `seed` (modulo 2^31),"
+        " `reasoning_effort`": (
+            f"{TEXT_RPC}::test_what_openai_has_a_field_for_is_sent",
+            f"{TEXT_RPC}::test_what_is_unset_is_left_to_the_engine",
+            f"{TEXT}::test_a_service_that_knows_only_the_new_name_of_the_limit_gets_that",
+        ),
+        "`response_format`: JSON Schema (as `strict`) and JSON objects": (
+            f"{TEXT_RPC}::test_schemas_are_sent_digit_for_digit",
+            f"{TEXT_RPC}::test_any_json_object_is_a_format_of_its_own",
+        ),
+        "assistants, threads, runs, responses, conversations, batches, keys, queue, fairness,"
+        " several URLs, usage, traces": (
+            f"{TEXT_E2E}::test_a_run_calls_a_tool_and_answers",
+            f"{TEXT_E2E}::test_a_batch_runs_over_the_engine",
+            f"{TEXT_E2E}::test_a_conversation_goes_on_over_responses",
+            f"{TEXT}::test_requests_beyond_the_concurrency_wait_here",
+        ),
+        "other sampling fields, grammars, regex, `logprobs`, `logit_bias`, token ids,"
+        " `thinking_budget_tokens`, chat templates, a last message of the assistant that is to be"
+        " continued, pictures and sounds": (
+            f"{TEXT_RPC}::test_each_option_is_sent_or_refused_or_a_hint",
+            f"{TEXT_RPC}::test_what_openai_has_no_field_for_is_refused_by_name",
+            f"{TEXT_RPC}::test_templates_and_formats_of_ours_are_refused_by_name",
+            f"{TEXT_E2E}::test_what_the_engine_would_not_get_is_refused_by_name",
+        ),
+        "completions, tokenizing, counting, rendering, embeddings, reranking": (
+            f"{TEXT_E2E}::test_what_needs_token_ids_is_refused",
+        ),
+        "`enable_thinking`": (f"{TEXT_RPC}::test_what_has_no_effect_is_named",),
     },
     "While an engine is away": {
         "it is not there when Corral starts": (
@@ -104,6 +147,11 @@ TESTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             "::test_each_token_has_its_log_probabilities_after_a_loss",
             f"{E2E}::test_a_call_that_was_half_written_goes_on_after_a_loss",
         ),
+        "in text mode": (
+            f"{TEXT}::test_an_answer_that_is_none_is_asked_for_elsewhere",
+            f"{TEXT}::test_what_was_shown_in_part_does_not_begin_again",
+            f"{TEXT_E2E}::test_a_kill_of_one_of_two_urls_doubles_nothing",
+        ),
         "with an enforced format, grammar, `strict` or required tools": (
             f"{UPSTREAM}/test_resumption.py"
             "::test_a_constrained_output_begins_again_if_nothing_was_shown",
@@ -115,8 +163,8 @@ TESTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             "::test_a_sampled_output_goes_on_with_the_seed_of_its_request",
         ),
         "several choices": (f"{UPSTREAM}/test_resumption.py::test_each_choice_goes_on_by_itself",),
-        "turn of a run or a background response with an enforced format, `strict` or required"
-        " tools, after it has written something": (
+        "turn of a run or a background response in text mode, or with an enforced format,"
+        " `strict` or required tools, after it has written something": (
             f"{UPSTREAM}/test_resumption.py::test_a_constrained_output_cannot_be_resumed",
             f"{E2E}::test_a_background_response_with_a_format_fails_if_it_had_begun",
         ),

@@ -12,12 +12,17 @@ from typing import Any, Final
 from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.models.sources import BUNDLED_PATH
 from inference_svc.upstream.endpoints import Endpoints, Probed
+from inference_svc.upstream.llama_server import LlamaServer
 from inference_svc.upstream.probe import PinnedIdentity
+from inference_svc.upstream.sglang import Sglang
 from inference_svc.upstream.target import UpstreamTarget
+from inference_svc.upstream.token_mode import TokenMode
+from inference_svc.upstream.vllm import Vllm
 from tests.support.engine_exchanges import RECORDINGS
 
 FEATURES: Final = RECORDINGS / "features.json"
 _PATIENCE_S: Final = 120.0
+_GRAMMAR_FLAGS: Final = {each.name: each.grammar_flag for each in (LlamaServer, Sglang, Vllm)}
 
 
 def recorded_features() -> dict[str, dict[str, Any]]:
@@ -46,7 +51,7 @@ def find_features(url: str) -> dict[str, Any]:
         "sampling": sorted(features.sampling),
         "constraints": sorted(each.value for each in features.constraints),
         "takes_grammars": features.takes_grammars,
-        "grammar_flag": probed.api.grammar_flag,
+        "grammar_flag": _GRAMMAR_FLAGS[probed.engine.api.name],
         "max_logprobs": features.max_logprobs,
         "min_tokens": features.min_tokens,
         "ignore_eos": features.ignore_eos,
@@ -54,10 +59,10 @@ def find_features(url: str) -> dict[str, Any]:
 
 
 async def _probe(url: str, vocabulary: Vocabulary) -> Probed:
-    done = asyncio.Event()
+    done, target = asyncio.Event(), UpstreamTarget("demo", [url])
     endpoints = Endpoints(
-        UpstreamTarget("demo", [url]),
-        vocabulary,
+        target,
+        TokenMode(target, vocabulary),
         PinnedIdentity(),
         on_change=done.set,
         on_unusable=lambda _: done.set(),
