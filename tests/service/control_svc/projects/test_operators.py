@@ -165,13 +165,13 @@ async def test_the_last_use_of_a_key_is_stored_once_a_minute(
 
 
 async def test_a_key_is_verified_while_others_write(tmp_path: Path) -> None:
-    """Before its callers give up, in 5 seconds; its use is recorded afterwards."""
+    """Long before writes give up, after 30 seconds; its use is recorded afterwards."""
     async with run_control(tmp_path) as running:
         operator = Operator.of(running)
         created = await operator.create_key()
         with closing(sqlite3.connect(tmp_path / "control" / FILE_NAME)) as other:
             other.execute("BEGIN IMMEDIATE")
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 verdict = await operator.verdict(created.secret)
             unused = await operator.get_key(created.key.id)
         while not (key := await operator.get_key(created.key.id)).HasField("last_use_time"):
