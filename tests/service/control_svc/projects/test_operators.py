@@ -169,8 +169,10 @@ async def test_a_key_is_verified_while_others_write(tmp_path: Path) -> None:
     async with run_control(tmp_path) as running:
         operator = Operator.of(running)
         created = await operator.create_key()
-        with closing(sqlite3.connect(tmp_path / "control" / FILE_NAME)) as other:
-            other.execute("BEGIN IMMEDIATE")
+        database = tmp_path / "control" / FILE_NAME
+        with closing(sqlite3.connect(database, check_same_thread=False)) as other:
+            # In a thread: a transaction of the service may have to end on this loop first.
+            await asyncio.to_thread(other.execute, "BEGIN IMMEDIATE")
             async with asyncio.timeout(20):
                 verdict = await operator.verdict(created.secret)
             unused = await operator.get_key(created.key.id)
