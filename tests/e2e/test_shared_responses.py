@@ -36,8 +36,10 @@ class ControlPair:
     targets: dict[int, str]
 
     async def worker_pid(self) -> int:
-        owner = str(await fetch_value(self.database_url, OWNER))
-        (pid,) = [pid for pid in self.programs if f"-{pid}-" in owner]
+        """The process that has begun with the response."""
+        while (owner := await fetch_value(self.database_url, OWNER)) is None:
+            pass
+        (pid,) = [pid for pid in self.programs if f"-{pid}-" in str(owner)]
         return pid
 
 
@@ -88,9 +90,9 @@ async def test_a_response_of_a_killed_process_is_completed_by_another(pair: Cont
             options={"stopping": {"ignore_eos": True}},
         )
         followed = {pid: client.watch(created.id) for pid, client in clients.items()}
-        seen = {pid: await read_until_text(events) for pid, events in followed.items()}
         victim = await pair.worker_pid()
         (survivor,) = set(pair.programs) - {victim}
+        seen = {pid: await read_until_text(events) for pid, events in followed.items()}
         pair.programs[victim].signal(signal.SIGKILL)
         attached = seen[survivor] + [event async for event in followed[survivor]]
         cut = len(attached) // 2
