@@ -90,6 +90,8 @@ def _decode_piece(decoded: list[bytes], piece: bytes) -> None:
         return
     if decoded and len(decoded[-1]) % 3:
         raise ValueError("it goes on after its padding")
+    if piece.endswith(b"==="):  # which Python's decoder lets pass
+        raise ValueError("it has more padding than it lacks characters")
     decoded.append(binascii.a2b_base64(piece, strict_mode=True))
 
 

@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
-from inference_svc.engine_client.pipe_reader import PipeReader
+from inference_svc.engine_client import child_pipe
 from svc_kit.lifecycle import StartupError
 from svc_kit.sandbox.process import FOREIGN_SIGNALS
 
@@ -100,8 +100,8 @@ class ChildProcess(Generic[Received, Sent]):
         )
         child_end.close()
         self._end = own_end
-        self._pipe: Connection[Any, Any] = Connection(os.dup(own_end.fileno()))
-        self._reader = PipeReader(own_end, on_message)
+        self._pipe = child_pipe.open_writer(own_end)
+        self._reader = child_pipe.PipeReader(own_end, on_message)
         self._outbox: SimpleQueue[Any] = SimpleQueue()
         name = module.split(".")[1]
         self._waiter = threading.Thread(target=self._wait, name=f"{name}-exit", daemon=True)
@@ -152,7 +152,7 @@ class ChildProcess(Generic[Received, Sent]):
     def _write(self) -> None:
         with self._pipe, suppress(OSError):
             while (message := self._outbox.get()) is not None:
-                self._pipe.send(message)
+                child_pipe.send(self._pipe, message)
 
 
 _MAX_PAUSE_S = 10.0

@@ -60,6 +60,7 @@ class Installation:
         environment = {
             "CORRAL_CONTROL_DATA_DIR": str(self.settings.data_dir),
             "CORRAL_CONTROL_DATABASE_URL": database_url(self.settings),
+            "CORRAL_TEST_EXAMPLES": None,  # it is no setting of Corral
         }
         words = [str(argument) for argument in arguments]
         return await asyncio.to_thread(CliRunner().invoke, cli, words, env=environment)

@@ -1,4 +1,8 @@
-"""Reads the messages of a child on the event loop, without a thread that would have to wake it."""
+"""The parent's end of the pipe of a child, whose other end is a `multiprocessing` connection.
+
+Messages are read on the event loop, without a thread that would have to wake it, and written in a
+thread, which may have to wait for the child.
+"""
 
 import asyncio
 import socket
@@ -8,9 +12,27 @@ from struct import Struct
 from typing import Any, Final
 
 _READ_BYTES: Final = 1 << 18
+_WAIT_S: Final = 1e6
 _SIZE: Final = Struct("!i")
 _LARGE: Final = -1
 _LARGE_SIZE: Final = Struct("!Q")
+
+
+def open_writer(end: socket.socket) -> socket.socket:
+    """Return an end to write to. A loop may make both non-blocking, as uvloop does where it reads:
+    with a time limit, Python waits until it can write."""
+    writer = end.dup()
+    writer.settimeout(_WAIT_S)
+    return writer
+
+
+def send(writer: socket.socket, message: Any) -> None:
+    """Write a message. Blocks. Raises OSError."""
+    data = ForkingPickler.dumps(message)
+    is_large = len(data) >= 1 << 31
+    head = _SIZE.pack(_LARGE) + _LARGE_SIZE.pack(len(data)) if is_large else _SIZE.pack(len(data))
+    writer.sendall(head)
+    writer.sendall(data)
 
 
 class PipeReader:

@@ -1,6 +1,7 @@
 """Messages of a connection, however their bytes arrive."""
 
 import asyncio
+import os
 import socket
 import struct
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_svc.engine_client.pipe_reader import PipeReader
+from inference_svc.engine_client.child_pipe import PipeReader, open_writer, send
 from inference_svc.engine_client.process import has_unread
 
 
@@ -101,3 +102,16 @@ async def test_the_sender_sees_what_the_loop_has_not_read(
         await has_come.wait()
         assert not has_unread(connection)
         reader.close()
+
+
+async def test_a_large_message_is_written_whole_although_the_loop_does_not_block(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    """As with uvloop, which makes what it reads from non-blocking."""
+    message = bytes(5_000_000)
+    with open_writer(ends[0]) as writer:
+        os.set_blocking(writer.fileno(), False)
+        sending = asyncio.create_task(asyncio.to_thread(send, writer, message))
+        with Connection(ends[1].detach()) as connection:
+            assert await asyncio.to_thread(connection.recv) == message
+        await sending
