@@ -40,7 +40,7 @@ class PromptVocabulary(Protocol):
 
     @property
     def longest_piece_bytes(self) -> int | None:
-        """The bytes of the longest token; None if they say nothing about a text's tokens."""
+        """The most bytes of a text for each of its tokens; None if these may be any number."""
 
     def tokenize(
         self, text: str, *, add_special: bool, parse_special: bool, field: str

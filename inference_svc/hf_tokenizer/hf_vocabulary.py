@@ -110,7 +110,11 @@ class HfVocabulary:
         swallows_spaces = any(token.lstrip or token.rstrip for token in self._added.values())
         if factor is None or swallows_spaces or not self._has_all_bytes():
             return None
-        return factor * max(map(len, self.iter_pieces()))
+        if self._decoder.is_byte_level:
+            return factor * max(map(len, self.iter_pieces()))
+        # The character for spaces has more bytes than these, and a text may have it, too.
+        texts = self._tokenizer.get_vocab(with_added_tokens=True)
+        return factor * max(len(text.encode()) for text in texts)
 
     @cached_property
     def infill_tokens(self) -> InfillTokens | None:

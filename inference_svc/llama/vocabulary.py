@@ -20,6 +20,7 @@ from model_files.gguf import ModelFileInvalid
 from svc_kit.errors import InvalidField, TokenOutOfVocabulary, TooLong
 
 _MAX_TEXT_BYTES = 2**31 - 1  # llama.cpp's text length is a 32-bit integer
+_SPACE_MARK = "▁"  # SentencePiece writes spaces so, as texts may
 _PIECE_BYTES = 8  # enough for most tokens; longer ones need a second call
 
 
@@ -45,6 +46,7 @@ class Vocabulary:
         self._model = model
         self._owns_model = owns_model
         self._vocab = native.llama_model_get_vocab(model)
+        self._type: int = native.llama_vocab_type(self._vocab)
         self._idle = threading.Condition()
         self._calls = 0
         self._closed = False
@@ -107,7 +109,7 @@ class Vocabulary:
     def pair_separator(self) -> int | None:
         """The token between the two texts of a pair, after the end token of the first, if any."""
         with self._in_use():
-            if native.llama_vocab_type(self._vocab) == native.LLAMA_VOCAB_TYPE_WPM:
+            if self._type == native.LLAMA_VOCAB_TYPE_WPM:
                 return None  # WPM separates by the end token; llama.cpp's default reports another
             if not native.llama_vocab_get_add_sep(self._vocab):
                 return None
@@ -115,13 +117,19 @@ class Vocabulary:
 
     @cached_property
     def longest_piece_bytes(self) -> int | None:
-        """The bytes of the longest token. None if other bytes may be in a text than in its tokens:
-        WordPiece, Unigram and others change a text before they divide it."""
-        kinds = native.LLAMA_VOCAB_TYPE_SPM, native.LLAMA_VOCAB_TYPE_BPE
+        """The most bytes of a text for each of its tokens. None if a text may have any number of
+        them: WordPiece, Unigram and others change a text before they divide it."""
+        if self._type not in (native.LLAMA_VOCAB_TYPE_SPM, native.LLAMA_VOCAB_TYPE_BPE):
+            return None
+        if _SPACE_MARK in self.detokenize(
+            self.tokenize(_SPACE_MARK, add_special=False, parse_special=False)
+        ):
+            return max(map(len, self.iter_pieces()), default=None)
+        # The mark has three bytes in a text, and one in a piece, where it is a space.
+        get_text = native.llama_vocab_get_text
         with self._in_use():
-            if native.llama_vocab_type(self._vocab) not in kinds:
-                return None
-        return max(map(len, self.iter_pieces()), default=None)
+            texts = (get_text(self._vocab, token) for token in range(self.size))
+            return max(map(len, texts), default=None)
 
     @cached_property
     def infill_tokens(self) -> InfillTokens | None:
@@ -238,6 +246,10 @@ class Vocabulary:
         `special`. Raises `TokenOutOfVocabulary`."""
         for token in tokens:
             self._check_token(token, field)
+        if self._type == native.LLAMA_VOCAB_TYPE_BPE:
+            # llama_detokenize would omit spaces of the text, e.g. before full stops.
+            data = b"".join(self.piece(token, special) for token in tokens)
+            return data.decode("utf-8", "replace")
         array = (native.llama_token * len(tokens))(*tokens)
         capacity = 8 * len(tokens) + 16
         with self._in_use():

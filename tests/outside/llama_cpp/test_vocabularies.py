@@ -104,6 +104,8 @@ def test_tokens_give_the_text_back(loaded: Loaded) -> None:
         whole = space + text
         if loaded.name in LOSSY:
             whole = b"".join(map(loaded.vocabulary.piece, tokens)).decode()
+        else:
+            assert loaded.vocabulary.detokenize(tokens) == text
         detokenizer, written = Detokenizer(), ""
         for token in tokens:
             written += detokenizer.push(loaded.vocabulary.piece(token))
@@ -112,11 +114,12 @@ def test_tokens_give_the_text_back(loaded: Loaded) -> None:
 
 
 def test_no_text_has_fewer_tokens_than_the_longest_ones_would_be(loaded: Loaded) -> None:
-    """So that a text is known to be too long before it is tokenized; also repeated, and of spaces.
-    Where a tokenizer changes texts, nothing is known."""
+    """So that a text is known to be too long before it is tokenized; also repeated, of spaces, and
+    of SentencePiece's mark of them. Where a tokenizer changes texts, nothing is known."""
     longest = loaded.vocabulary.longest_piece_bytes
     assert (longest is None) == (loaded.name in LOSSY)
-    for text in (*loaded.texts, *(text * 50 for text in loaded.texts), " " * 5000, "\n" * 5000):
+    long = (character * 5000 for character in " \n▁")
+    for text in (*loaded.texts, *(text * 50 for text in loaded.texts), *long):
         for parse_special in (False, True):
             tokens = loaded.vocabulary.tokenize(
                 text, add_special=False, parse_special=parse_special

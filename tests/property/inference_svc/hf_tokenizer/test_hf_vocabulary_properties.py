@@ -5,7 +5,7 @@ from typing import NamedTuple
 from unicodedata import normalize
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from inference_svc.hf_tokenizer.hf_vocabulary import HfVocabulary
@@ -46,6 +46,7 @@ def lossless(
 
 
 @given(text=texts, add_special=st.booleans(), parse_special=st.booleans())
+@example(text=" .", add_special=False, parse_special=False)
 def test_tokens_are_those_of_llama_cpp(
     pair: Pair, text: str, add_special: bool, parse_special: bool
 ) -> None:
@@ -58,6 +59,7 @@ def test_tokens_are_those_of_llama_cpp(
 
 
 @given(tokens=st.lists(st.integers(0, 2047), max_size=16), special=st.booleans())
+@example(tokens=[1103], special=False)  # " ?<|"
 def test_texts_of_any_tokens_are_those_of_llama_cpp(
     pair: Pair, tokens: list[int], special: bool
 ) -> None:
@@ -78,6 +80,7 @@ def test_the_bytes_of_tokens_are_those_of_the_text(lossless: HfVocabulary, text:
 
 
 @given(text=texts, repeats=st.integers(1, 40))
+@example(text="▁", repeats=7)
 def test_a_text_has_no_more_bytes_than_its_number_of_tokens_says(
     lossless: HfVocabulary, text: str, repeats: int
 ) -> None:

@@ -49,7 +49,11 @@ def test_control_texts_are_those_that_parse_special_finds(vocabulary: Vocabulary
 
 
 @pytest.mark.parametrize(
-    "text", ["", "Hello, world!", "naïve 日本語 🙂 \n\t", "a\0b", "<|im_end|> as text", " " * 300]
+    "text",
+    [
+        *("", "Hello, world!", "naïve 日本語 🙂 \n\t", "a\0b", "<|im_end|> as text", " " * 300),
+        "spaces stay : a , b . c ! d ? e ' f 's 'm 're 've",
+    ],
 )
 def test_texts_survive_a_round_trip(vocabulary: Vocabulary, text: str) -> None:
     """Detokenizing undoes tokenizing, with and without control tokens."""
