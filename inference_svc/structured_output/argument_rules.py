@@ -166,7 +166,7 @@ class ArgumentRules:
             return write_text(key)
         if re.fullmatch(syntax.key, key):
             return key
-        if key and syntax.quotes_other_keys:
+        if syntax.quotes_other_keys:
             return write_text(key)
         self._report(f"{MEMBER_NAME} {write_text(key)}")
         return None

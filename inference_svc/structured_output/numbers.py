@@ -1,7 +1,7 @@
 """Exact numbers of JSON schemas, where llguidance computes with doubles.
 
 `parse_json` keeps every digit; `is_rounded` says which schemas llguidance would change;
-`number_terms` writes their numbers as regular expressions.
+`number_terms` writes their numbers as terms of Lark.
 """
 
 import json
@@ -25,7 +25,8 @@ _MAX_EXPONENT = 15
 _MAX_MULTIPLE = 65_535  # llguidance multiplies two of them in 32 bits
 _MAX_WRITTEN_DIGITS = 400  # of a double: 309 before the point
 _DOUBTFUL = re.compile(r"[0-9](?:[.eE]|[0-9]{14})")
-_RUN = re.compile(r"([0-9])\1{7,}")
+_MAX_NESTED = 40  # llguidance parses 250 levels, of which a place takes up to four
+_FRACTION = r"(\.[0-9]+)?"
 
 
 def parse_json(text: str) -> Any:
@@ -167,28 +168,29 @@ def _range(schema: dict[str, Any]) -> tuple[Decimal | None, Decimal | None, bool
 
 
 def number_terms(schema: dict[str, Any], *, whole: bool) -> list[str] | None:
-    """Regular expressions that a number of a schema matches all of. None: the schema has a
+    """Terms of Lark that a number of a schema matches all of. None: the schema has a
     `multipleOf` that is no power of ten or negative, or a bound with too many digits."""
     low, high, low_open, high_open = _range(schema)
     if any(bound is not None and len(_plain(bound)) > _MAX_WRITTEN_DIGITS for bound in (low, high)):
         return None
     terms = []
-    if low is not None:
-        least, most = _at_least(low.copy_abs(), low_open), _at_most(low.copy_abs(), low_open)
-        terms.append(least if low >= 0 else f"[0-9.]+|-({most})")
-    if high is not None:
-        least, most = _at_least(high.copy_abs(), high_open), _at_most(high.copy_abs(), high_open)
-        terms.append(f"-[0-9.]+|{most}" if high > 0 or (high == 0 and most) else f"-({least})")
+    if low is not None and low >= 0:
+        terms.append(f"/{_at_least(low, low_open)}/")
+    elif low is not None:
+        terms.append(f"~/-({_at_least(low, not low_open)})/")
+    if high is not None and (high < 0 or (high == 0 and high_open)):
+        terms.append(f"/-({_at_least(high, high_open)})/")
+    elif high is not None:
+        terms.append(f"~/{_at_least(high, not high_open)}/")
     for each in _all(schema):
         if "multipleOf" in each:
             divisor = exact(each["multipleOf"])
             before, after = _parts(divisor.copy_abs())
             if divisor < 0 or (before + after).strip("0") != "1":
                 return None
-            terms.append(_multiple(-len(after) if after else len(before) - 1))
-    if whole:
-        return [WHOLE_NUMBER, *terms]
-    return [_PLAIN_NUMBER, *terms] if terms else [ANY_NUMBER]
+            terms.append(f"/{_multiple(-len(after) if after else len(before) - 1)}/")
+    kind = WHOLE_NUMBER if whole else _PLAIN_NUMBER if terms else ANY_NUMBER
+    return [f"/{kind}/", *terms]
 
 
 def _multiple(exponent: int) -> str:
@@ -207,46 +209,29 @@ def _parts(number: Decimal) -> tuple[str, str]:
 
 
 def _at_least(number: Decimal, is_open: bool) -> str:
-    """The numbers without sign that are at least a number, or more if it is excluded."""
-    before, after = _parts(number)
-    larger = [f"[1-9][0-9]{{{len(before)},}}", *_differ(before, "9", "{n}")]
-    fractions = list(_differ(after, "9", "*"))
-    fractions.append(_run(after) + ("[0-9]*[1-9][0-9]*" if is_open else "[0-9]*"))
-    same = f"{_run(before)}\\.({'|'.join(fractions)})"
+    """The numbers without sign that are at least a number without its sign, or more if it is
+    excluded."""
+    before, after = _parts(number.copy_abs())
+    texts = [rf"[1-9][0-9]{{{len(before)},}}{_FRACTION}"]
+    if larger := _larger(before):
+        texts.append(larger + _FRACTION)
     if not after and not is_open:
-        same = rf"{_run(before)}(\.[0-9]+)?"
-    return rf"({'|'.join(larger)})(\.[0-9]+)?|{same}"
-
-
-def _at_most(number: Decimal, is_open: bool) -> str:
-    """The numbers without sign that are at most a number, or less if it is excluded; empty if there
-    are none."""
-    before, after = _parts(number)
-    smaller = list(_differ(before, "0", "{n}"))
-    if len(before) > 1:
-        smaller = [f"0|[1-9][0-9]{{0,{len(before) - 2}}}", *smaller]
-    texts = [rf"({'|'.join(smaller)})(\.[0-9]+)?"] if smaller else []
-    if after or not is_open:
-        fractions = [*_differ(after, "0", "*"), *(_run(after[:i]) for i in range(1, len(after)))]
-        if not is_open:
-            fractions.append(f"{_run(after)}0{'*' if after else '+'}")
-        texts.append(rf"{_run(before)}(\.({'|'.join(fractions)}))?")
+        return "|".join([*texts, before + _FRACTION])
+    texts.append(rf"{before}\.{after}[0-9]*{'[1-9][0-9]*' if is_open else ''}")
+    if larger := _larger(after, "[0-9]*"):
+        texts.append(rf"{before}\.{larger}")
     return "|".join(texts)
 
 
-def _differ(digits: str, limit: str, more: str) -> Iterable[str]:
-    """Yield patterns of digits that are equal to `digits` up to a place, and larger there (`limit`
-    "9") or smaller ("0"). `more` is the quantifier of the digits behind that place, in which "n"
-    stands for their number in `digits`; with "{n}" there is no leading zero."""
-    for place, digit in enumerate(digits):
-        if digit != limit:
-            least, most = (int(digit) + 1, 9) if limit == "9" else (0, int(digit) - 1)
-            if more == "{n}" and place == 0 and len(digits) > 1:
-                least = max(least, 1)
-            count = more.replace("n", str(len(digits) - place - 1))
-            if least <= most:
-                yield f"{_run(digits[:place])}[{least}-{most}][0-9]{count}"
-
-
-def _run(digits: str) -> str:
-    return _RUN.sub(lambda run: f"{run[1]}{{{len(run[0])}}}", digits)
+def _larger(digits: str, after: str = "") -> str:
+    """A pattern of what is as long as some digits and larger, or larger up to some place and then
+    `after`; empty if nothing is. Places are nested, so that llguidance has few alternatives at
+    each; more than it can nest are halved."""
+    if len(digits) < 2:
+        return "" if digits in ("", "9") else f"[{int(digits) + 1}-9]{after}"
+    size = 1 if len(digits) <= _MAX_NESTED else len(digits) // 2
+    begin, end = _larger(digits[:size], after), _larger(digits[size:], after)
+    rest = "" if after else f"[0-9]{{{len(digits) - size}}}"
+    texts = [begin + rest] if begin else []
+    texts += [digits[:size] + end] if end else []
+    return f"({'|'.join(texts)})" if texts else ""

@@ -1,4 +1,4 @@
-"""Removes from JSON schemas what limits no value."""
+"""Removes from JSON schemas what limits no value, and writes formats with a day as patterns."""
 
 import re
 from typing import Any, NamedTuple
@@ -25,6 +25,7 @@ _SINGLE = (
     "propertyNames", "unevaluatedProperties", "unevaluatedItems",
 )  # fmt: skip
 _LISTED = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
+_WITH_DAY = ("date", "date-time")
 _URI = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]*")
 
 
@@ -47,7 +48,8 @@ class PlainSchema(NamedTuple):
 def plain_schema(schema: dict[str, Any], text: str, *, annotations: bool = True) -> PlainSchema:
     """Remove `uniqueItems` that is false, `propertyNames` that every name fits, unknown formats,
     each `$id` that is no URI, and, unless `annotations` or a `$ref` to one, the keywords that only
-    describe values, so that more schemas are equal. `text` is that of the schema."""
+    describe values, so that more schemas are equal. Formats with a day become patterns. `text` is
+    that of the schema."""
     cleaner = _Cleaner(annotations=annotations)
     plain = cleaner.clean(schema)
     if cleaner.needs_annotations and not annotations:
@@ -65,11 +67,13 @@ class _Cleaner:
         if not isinstance(schema, dict):
             self.has_others |= not isinstance(schema, bool)
             return schema
-        return {
-            key: self._inner(key, value) if isinstance(value, dict | list) else value
-            for key, value in schema.items()
-            if key not in self._removed and not (key in _CHECKED and self._is_void(key, value))
-        }
+        return _with_real_days(
+            {
+                key: self._inner(key, value) if isinstance(value, dict | list) else value
+                for key, value in schema.items()
+                if key not in self._removed and not (key in _CHECKED and self._is_void(key, value))
+            }
+        )
 
     def _is_void(self, keyword: str, value: Any) -> bool:
         if keyword == "format" and isinstance(value, str) and value not in FORMATS:
@@ -89,3 +93,15 @@ class _Cleaner:
         if keyword in _LISTED and isinstance(value, list):
             return [self.clean(each) for each in value]
         return self.clean(value) if keyword in _SINGLE else value
+
+
+def _with_real_days(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema with a pattern for a format with a day: llguidance allows 29 February in every
+    year."""
+    if schema.get("format") not in _WITH_DAY:
+        return schema
+    rest = {key: value for key, value in schema.items() if key != "format"}
+    pattern = {"pattern": f"^({FORMATS[schema['format']]})$"}
+    if "pattern" not in rest:
+        return rest | pattern
+    return {**rest, "allOf": [*rest.get("allOf", ()), pattern]}

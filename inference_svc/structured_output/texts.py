@@ -111,7 +111,7 @@ def number_option_terms(option: Alternative, report: Report) -> list[str]:
     terms = number_terms(option.schema, whole=option.kind == "integer")
     if terms is None:
         report("'multipleOf' here")
-    return [f"/{term}/" for term in terms or [_SCALARS[option.kind]]]
+    return terms or [f"/{_SCALARS[option.kind]}/"]
 
 
 def scalar_terms(

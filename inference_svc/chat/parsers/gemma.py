@@ -91,6 +91,7 @@ class _Arguments:
 
     def _key(self) -> ParseSteps[bool]:
         source = self._source
+        key: str | None
         quote = yield from source.literal(*QUOTES)
         if quote:
             position = source.position
@@ -99,9 +100,9 @@ class _Arguments:
         elif (yield from source.peek()) == '"':
             key = json_or_none((yield from source.string()))
         else:
-            key = (yield from source.chars(_in_key)).strip()
+            key = (yield from source.chars(_in_key)).strip() or None
         yield from source.spaces()
-        if not key or not (yield from source.literal(":")):
+        if key is None or not (yield from source.literal(":")):
             return False
         self._write(f"{json_text(key)}: ")
         self._last_key = key

@@ -19,6 +19,8 @@ from inference_svc.chat.parsers.output import TurnOutput
 from inference_svc.chat.parsers.source import ParseSteps, Source, TextSink
 from inference_svc.structured_output.spec import ArgumentSyntax
 
+_KEYWORD = re.compile(r"([A-Za-z0-9_.-]|[^\x00-\x7F\s])+")
+"""What is no letter in ASCII may be one in a later version of Unicode, which a grammar knows."""
 _ARGUMENTS = ArgumentSyntax(
     begin="",
     key_end="=",
@@ -26,8 +28,8 @@ _ARGUMENTS = ArgumentSyntax(
     quotes=None,
     words={"true": "True", "false": "False", "null": "None"},
     brackets=True,
-    key=r"[\w.-]+",
-    extra_key=r"[\p{L}\p{N}_.-]+",
+    key=_KEYWORD.pattern,
+    extra_key=_KEYWORD.pattern,
 )
 CALLS = tuple(
     Calls("$name($arguments)", before, between, after, arguments=_ARGUMENTS)
@@ -180,7 +182,7 @@ class _Arguments:
         return False
 
     def keyword(self) -> ParseSteps[bool]:
-        name = yield from self._source.name()
+        name = yield from self._source.chars(lambda each: bool(_KEYWORD.fullmatch(each)))
         yield from self._source.spaces()
         if not name or not (yield from self._source.literal("=")):
             return False

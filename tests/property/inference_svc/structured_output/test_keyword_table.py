@@ -3,7 +3,7 @@
 import json
 from collections.abc import Collection, Iterator
 from dataclasses import asdict
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]  # it has no types
@@ -121,7 +121,9 @@ SCHEMAS: dict[str, Any] = {
     },
     **{
         f"name {key!r}": {**_CLOSED, "properties": {key: {"const": "v"}}, "required": [key]}
-        for key in ("$filter", "a b", "a:b", "a-b", "é", "item", "/x", "a,b", 'a"b', "a<b", "")
+        for key in (
+            "$filter", "a b", "a:b", "a-b", "é", "ชื่อ", "item", "/x", "a,b", 'a"b', "a<b", "",
+        )
     },
     **{
         f"$ref to {pointer}": {
@@ -157,10 +159,8 @@ REFUSED: dict[str, Collection[ToolCallFormat]] = {
         FAMILIES_OF_SYNTAXES,
     ),
     "multipleOf + text": _TAGS,
-    **dict.fromkeys(
-        ("patternProperties of all", "minProperties of all", "name ''"), _WITHOUT_JSON
-    ),
-    **dict.fromkeys(("name 'a\"b'", "name 'a<b'"), _WITHOUT_JSON[1:]),
+    **dict.fromkeys(("patternProperties of all", "minProperties of all"), _WITHOUT_JSON),
+    **dict.fromkeys(("name 'a\"b'", "name 'a<b'", "name ''"), _WITHOUT_JSON[1:]),
 }  # fmt: skip
 """The families that refuse a strict tool with a schema; all others enforce it."""
 
@@ -174,7 +174,14 @@ NO_SCHEMAS = (
 
 def exact_json(text: str) -> Any:
     """Parse JSON with all digits of numbers."""
-    return json.loads(text, parse_float=Decimal)
+    return json.loads(text, parse_float=_exact_number)
+
+
+def _exact_number(text: str) -> Decimal | float:
+    try:
+        return Decimal(text)
+    except InvalidOperation:  # JSON limits no exponent, as "-22E5966603139202163301491322"
+        return float(text)
 
 
 def calls(family: ToolCallFormat, schema: Any, *, strict: bool = True) -> dict[str, Any]:

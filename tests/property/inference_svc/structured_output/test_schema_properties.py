@@ -178,6 +178,26 @@ def is_valid(value: Any, schema: Any) -> bool:
         return bool(jsonschema.Draft202012Validator(schema).is_valid(value))
 
 
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [
+        (340282346638528860000000000000000000000, 340282346638528860000000000000000000001),
+        (192837465519283746551928374655192837465, 192837465519283746551928374655192837466),
+        (-192837465519283746551928374655192837466, -192837465519283746551928374655192837465),
+        (10**299 + 1, 1797 * 10**305),
+    ],
+    ids=["close and round", "close", "close and negative", "like those of doubles"],
+)
+def test_bounds_with_many_digits_are_followed_to_the_end(low: int, high: int) -> None:
+    """The lexer must not run out of expressions on the way; an alternative takes more of them."""
+    limits = {"type": "number", "minimum": low, "maximum": high}
+    grammar = compile_format({"anyOf": [{"const": 0}, limits]})["grammar"]
+    texts = {Walk(JSON_ENDINGS, {}, seed).text(grammar) for seed in range(8)}
+
+    assert len(texts) > 1
+    assert all(text == "0" or low <= Decimal(text) <= high for text in texts), texts
+
+
 @timeout(60)
 @settings(max_examples=examples(150), deadline=None)
 @given(schema=_schemas, seed=st.integers(0, 2**32 - 1), data=st.data())
@@ -231,10 +251,17 @@ def test_a_grammar_allows_what_is_valid_with_every_digit(
             "[1]",
         ),
         ('{"$id": "no URI", "type": "boolean"}', "true", "1"),
+        ('{"type": "string", "format": "date"}', '"2024-02-29"', '"0898-02-29"'),
+        (
+            '{"format": "date-time", "pattern": "Z$"}',
+            '"2024-02-29T10:00:00Z"',
+            '"2023-02-29T10:00:00Z"',
+        ),
+        ('{"properties": {"a": {"format": "date"}}}', '{"a": 1}', '{"a": "2023-02-29"}'),
     ],
 )
 def test_named_numbers_and_keywords_are_enforced(schema: str, valid: str, invalid: str) -> None:
-    """Those of clients and of zod, which were rounded or refused."""
+    """Those of clients and of zod, which were rounded or refused, and days that do not exist."""
     compiled = compile_text(schema)
 
     assert compiled["ignored"] == []
