@@ -140,7 +140,7 @@ class TurnParser:
         held = _SEPARATORS.sub("", source.undecided, 1) if source.is_inside else ""
         is_head = not in_content and self._is_call_head(held, at_limit=at_limit)
         is_open = cut_before is not None and output.has_open_call
-        is_separator = source.is_inside and not held and output.is_after_call
+        is_separator = source.is_inside and not (held or in_content) and output.is_after_call
         if not (is_head or is_open or is_separator):
             source.end()
             for _ in self._steps or ():

@@ -107,7 +107,22 @@ def stopped_turns(draw: st.DrawFn, family: str) -> tuple[Golden, list[str], list
 def test_a_stop_text_ends_a_turn_where_it_is_content(family: str, data: st.DataObject) -> None:
     """And nowhere else: the text is cut before it, calls before it are whole, and a turn without it
     is the same as without stop texts."""
-    turn, stops, pieces = data.draw(stopped_turns(family))
+    check_stop(*data.draw(stopped_turns(family)))
+
+
+@pytest.mark.parametrize(
+    ("family", "label", "stop"),
+    [("kimi-k3", "arguments that break", "o"), ("cohere", "the second is none", "\n")],
+)
+def test_a_stop_text_behind_a_call_ends_a_turn(family: str, label: str, stop: str) -> None:
+    """Behind one with invalid arguments, which is closed, and behind a comma that no call follows,
+    which is content."""
+    (turn,) = (golden for golden in GOLDEN[family] if golden.label == label)
+    assert expected_stop(turn, [stop]) is not None
+    check_stop(turn, [stop], [turn.text.encode()])
+
+
+def check_stop(turn: Golden, stops: Sequence[str], pieces: Sequence[bytes]) -> None:
     whole = turn.parse([turn.text])
     expected = expected_stop(turn, stops)
     stopped = run(turn, stops, pieces)
