@@ -208,7 +208,7 @@ class Responses(Client):
             case "message":
                 yield Piece("content", "".join(part["text"] for part in entry["content"]))
             case "function_call":
-                yield Piece("call", entry["arguments"], entry["call_id"], entry["name"])
+                yield Piece("call", entry["arguments"], entry["call_id"], full_name(entry))
 
     def write(self, pieces: Sequence[Piece]) -> list[Json]:
         return list(map(self._output_item, pieces))
@@ -243,6 +243,11 @@ CLIENTS: dict[str, Callable[[], Client]] = {
     "ollama": Ollama,
     "responses": Responses,
 }
+
+
+def full_name(call: Json) -> str:
+    """The name of a tool with its namespace, as dialects without namespaces have it."""
+    return ".".join(filter(None, (call.get("namespace"), call["name"])))
 
 
 def _read_message(message: Json, reasoning: str) -> Iterator[Piece]:
