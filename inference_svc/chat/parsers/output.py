@@ -220,10 +220,11 @@ class TurnOutput:
         self.begin_call(name)
         self.add_arguments(arguments)
 
-    def finish(self) -> None:
-        """End the turn: trailing white space becomes content, unless a marker is in it."""
+    def finish(self, *, in_content: bool = False) -> None:
+        """End the turn: trailing white space becomes content, unless a marker is in it. In content,
+        markers before the end are content too."""
         self._end_noise()
-        if self._gap.isspace():
+        if in_content or self._gap.isspace():
             self._append_content(self._gap, *self._gap_ranges)
         self._drop_gap()
 

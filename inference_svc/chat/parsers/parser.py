@@ -127,7 +127,8 @@ class TurnParser:
 
         `cut_before`: the turn was cut off before this stop text, or if it is empty, at its limit.
         An open call then stays open; at the limit, what may be the beginning of a marker is
-        dropped. `in_content`: the stop text was content, and so what is before it begins no call.
+        dropped. `in_content`: the stop text was content, and so what is before it begins no call
+        and is no closing marker.
         """
         at_limit = cut_before == ""
         if at_limit:
@@ -146,7 +147,7 @@ class TurnParser:
             for _ in self._steps or ():
                 pass
         self.ends_in_call = is_head or is_calling or output.has_open_call
-        output.finish()
+        output.finish(in_content=in_content)
 
     def _is_call_head(self, held: str, *, at_limit: bool) -> bool:
         """Whether the text that is held back begins a call: with its marker or, for calls without
