@@ -1,7 +1,6 @@
 """Clients of each dialect, which build the next request from what they were answered."""
 
 import itertools
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -26,6 +25,7 @@ from dialects.openai.chat.chat_request import chat_request, parse_chat
 from dialects.openai.chat.objects import CollectedChat
 from dialects.openai.responses.input_items import item_to_proto
 from dialects.openai.responses.output_items import item_object
+from dialects.shared.json_body import json_bytes, json_text, load_exact
 from tests.support.wire_events import chat_body, make_envelope
 
 Json = dict[str, Any]
@@ -109,7 +109,8 @@ class Messages(Client):
         message = CollectedMessage(parse_message(self._body([HELLO])))
         for each in sent:
             message.add(each)
-        return [{"role": "assistant", "content": message.as_object()["content"]}]
+        content = load_exact(json_bytes(message.as_object()["content"]))
+        return [{"role": "assistant", "content": content}]
 
     def calls(self, entry: Json) -> list[str]:
         blocks = entry["content"] if isinstance(entry["content"], list) else ()
@@ -130,7 +131,7 @@ class Messages(Client):
                 case "text":
                     yield Piece("content", block["text"])
                 case "tool_use":
-                    arguments = json.dumps(block["input"])
+                    arguments = json_text(block["input"])
                     yield Piece("call", arguments, block["id"], block["name"])
 
     def write(self, pieces: Sequence[Piece]) -> list[Json]:
@@ -142,7 +143,7 @@ class Messages(Client):
                 return {"type": "thinking", "thinking": piece.text, "signature": ""}
             case "content":
                 return {"type": "text", "text": piece.text}
-        arguments = json.loads(piece.text)
+        arguments = _loaded(piece.text)
         return {"type": "tool_use", "id": piece.call_id, "name": piece.name, "input": arguments}
 
     def send(self, entries: Sequence[Json]) -> ConversationProto:
@@ -161,8 +162,7 @@ class Ollama(Client):
         answer = ChatAnswer("m")
         for each in sent:
             answer.add(each)
-        message: Json = answer.as_object()["message"]
-        return [message]
+        return [load_exact(json_bytes(answer.as_object()["message"]))]
 
     def calls(self, entry: Json) -> list[str]:
         return [call["id"] for call in entry.get("tool_calls") or ()]
@@ -174,7 +174,7 @@ class Ollama(Client):
         return _read_message(entry, "thinking")
 
     def write(self, pieces: Sequence[Piece]) -> list[Json]:
-        return [_message(pieces, "thinking", json.loads)]
+        return [_message(pieces, "thinking", _loaded)]
 
     def send(self, entries: Sequence[Json]) -> ConversationProto:
         body = ollama.parse_chat({"model": "m", "messages": list(entries)})
@@ -208,7 +208,7 @@ class Responses(Client):
             case "message":
                 yield Piece("content", "".join(part["text"] for part in entry["content"]))
             case "function_call":
-                yield Piece("call", entry["arguments"], entry["call_id"], entry["name"])
+                yield Piece("call", entry["arguments"], entry["call_id"], full_name(entry))
 
     def write(self, pieces: Sequence[Piece]) -> list[Json]:
         return list(map(self._output_item, pieces))
@@ -245,6 +245,11 @@ CLIENTS: dict[str, Callable[[], Client]] = {
 }
 
 
+def full_name(call: Json) -> str:
+    """The name of a tool with its namespace, as dialects without namespaces have it."""
+    return ".".join(filter(None, (call.get("namespace"), call["name"])))
+
+
 def _read_message(message: Json, reasoning: str) -> Iterator[Piece]:
     if text := message.get(reasoning):
         yield Piece("reasoning", text)
@@ -252,8 +257,13 @@ def _read_message(message: Json, reasoning: str) -> Iterator[Piece]:
         yield Piece("content", text)
     for call in message.get("tool_calls") or ():
         arguments = call["function"]["arguments"]
-        text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+        text = arguments if isinstance(arguments, str) else json_text(arguments)
         yield Piece("call", text, call["id"], call["function"]["name"])
+
+
+def _loaded(text: str) -> Any:
+    """The value of JSON text, with all digits of its numbers, as servers parse bodies."""
+    return load_exact(text.encode())
 
 
 def _message(

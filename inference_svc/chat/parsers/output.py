@@ -54,6 +54,7 @@ class TurnOutput:
         self._gap_ranges: list[Range] = []
         self.is_after_call = False
         """Whether no content follows the last call."""
+        self._has_left_call = False  # text follows the last call, whatever its arguments are
         self._call_ids: set[str] = set()
         self._arguments: list[str] = []  # of the last call
 
@@ -64,6 +65,7 @@ class TurnOutput:
         the end. Other markers of the format are content only between texts that are, and behind one
         of `begins` that is content, because no call followed. In `sections` are those of `begins`
         that are never content; the text behind them is, unless a call follows soon."""
+        self._has_left_call = self._has_left_call or not source.has_ended
         others = {*filter(None, (*self._markers, self.closing))} - {*begins}
         texts = (*begins, *others)
         while found := (yield from source.until(texts, self.add_content)):
@@ -152,9 +154,12 @@ class TurnOutput:
             self._has_reasoning = True
 
     def thought_sink(self) -> TextSink:
-        """Return the sink for one thought; thoughts are separated as paragraphs."""
+        """Return the sink for one thought; thoughts are separated as paragraphs. Markers before one
+        are no content, as at the end of the turn."""
         if self._inline_reasoning:
             return self.add_content
+        if not self._gap.isspace():
+            self._drop_gap()
         stripper = TextStripper()
         gap = _PARAGRAPH if self._has_reasoning else ""
 
@@ -179,9 +184,9 @@ class TurnOutput:
 
     @property
     def has_open_call(self) -> bool:
-        """Whether the arguments of the last call are an incomplete JSON object; invalid ones are
-        not."""
-        if not self._call_ids:
+        """Whether the last call is not closed, and its arguments are an incomplete JSON object;
+        invalid ones are not."""
+        if self._has_left_call or not self._call_ids:
             return False
         scan = JsonScan()
         states = map(scan.feed, "".join(self._arguments))
@@ -191,7 +196,7 @@ class TurnOutput:
         """Begin a call; it ends when the next call or content begins. The model's `call_id` is
         replaced if an earlier call has it, or if it is longer than clients may send back."""
         self._noise.clear()
-        self._has_open_marker = False
+        self._has_open_marker = self._has_left_call = False
         if self.closing and self.closing in self._gap:
             self.closing = ""
         self._drop_gap()
@@ -215,10 +220,11 @@ class TurnOutput:
         self.begin_call(name)
         self.add_arguments(arguments)
 
-    def finish(self) -> None:
-        """End the turn: trailing white space becomes content, unless a marker is in it."""
+    def finish(self, *, in_content: bool = False) -> None:
+        """End the turn: trailing white space becomes content, unless a marker is in it. In content,
+        markers before the end are content too."""
         self._end_noise()
-        if self._gap.isspace():
+        if in_content or self._gap.isspace():
             self._append_content(self._gap, *self._gap_ranges)
         self._drop_gap()
 

@@ -127,7 +127,8 @@ class TurnParser:
 
         `cut_before`: the turn was cut off before this stop text, or if it is empty, at its limit.
         An open call then stays open; at the limit, what may be the beginning of a marker is
-        dropped. `in_content`: the stop text was content, and so what is before it begins no call.
+        dropped. `in_content`: the stop text was content, and so what is before it begins no call
+        and is no closing marker.
         """
         at_limit = cut_before == ""
         if at_limit:
@@ -140,13 +141,13 @@ class TurnParser:
         held = _SEPARATORS.sub("", source.undecided, 1) if source.is_inside else ""
         is_head = not in_content and self._is_call_head(held, at_limit=at_limit)
         is_open = cut_before is not None and output.has_open_call
-        is_separator = source.is_inside and not held and output.is_after_call
+        is_separator = source.is_inside and not (held or in_content) and output.is_after_call
         if not (is_head or is_open or is_separator):
             source.end()
             for _ in self._steps or ():
                 pass
         self.ends_in_call = is_head or is_calling or output.has_open_call
-        output.finish()
+        output.finish(in_content=in_content)
 
     def _is_call_head(self, held: str, *, at_limit: bool) -> bool:
         """Whether the text that is held back begins a call: with its marker or, for calls without

@@ -47,7 +47,8 @@ class Source:
         self._at = 0
         self._mark = 0
         self._num_dropped = 0  # characters before `_text`
-        self._has_ended = False
+        self.has_ended = False
+        """Whether no more text comes."""
 
     def feed(self, text: str) -> None:
         self._text = self._text[self._mark :] + text
@@ -56,7 +57,7 @@ class Source:
         self._mark = 0
 
     def end(self) -> None:
-        self._has_ended = True
+        self.has_ended = True
 
     def drop_unread(self) -> int:
         """Drop the text behind the read position, which is the beginning of what is awaited; return
@@ -109,7 +110,7 @@ class Source:
 
     def more(self) -> ParseSteps[bool]:
         """Wait for more text or the end; False if the input has ended."""
-        if self._has_ended:
+        if self.has_ended:
             return False
         yield
         return True
@@ -128,7 +129,7 @@ class Source:
                 if rest == option:
                     self._at += len(option)
                     return option
-                if option.startswith(rest) and not self._has_ended:
+                if option.startswith(rest) and not self.has_ended:
                     break
             else:
                 return ""
@@ -137,7 +138,7 @@ class Source:
     def is_truncated(self, *options: str) -> bool:
         """Whether the input has ended where one of these texts may have been cut off."""
         rest = self._text[self._at :]
-        return self._has_ended and any(option.startswith(rest) for option in options)
+        return self.has_ended and any(option.startswith(rest) for option in options)
 
     def chars(self, predicate: Callable[[str], bool]) -> ParseSteps[str]:
         """Read characters while `predicate` is true."""
@@ -170,7 +171,7 @@ class Source:
                 self._advance(match.start(), sink)
                 self._at += 0 if stay else len(match[0])
                 return match[0]
-            held_back = 0 if self._has_ended else partial_marker(text[begin:], markers)
+            held_back = 0 if self.has_ended else partial_marker(text[begin:], markers)
             self._advance(len(text) - held_back, sink)
             if not (yield from self.more()):
                 return ""

@@ -125,6 +125,35 @@ def test_a_thought_at_the_end_of_a_turn_is_in_the_same_prompt(first: str, second
     assert translated.count("One.") == 2
 
 
+@pytest.mark.parametrize(("first", "second"), [*itertools.permutations(CLIENTS, 2)])
+def test_a_name_with_a_dot_is_in_the_same_prompt(first: str, second: str) -> None:
+    """Of a tool that nobody offered. In Responses what is before the dot is the namespace."""
+    writer, reader = CLIENTS[first](), CLIENTS[second]()
+    (turn,) = (each for each in GOLDEN["kimi"] if each.label == "a tool that nobody offered")
+    answer = writer.answer(serve(turn.parser(), [[turn.text.encode()]]))
+    pieces = [piece for entry in answer for piece in writer.read(entry)]
+    (call_id,) = (piece.call_id for piece in pieces)
+
+    translated = prompt(reader, [HELLO, *reader.write(pieces), reader.result(call_id, "sun")])
+    assert translated == prompt(writer, [HELLO, *answer, writer.result(call_id, "sun")])
+    assert " a.b {}" in translated
+
+
+@pytest.mark.parametrize(("first", "second"), [*itertools.permutations(CLIENTS, 2)])
+def test_a_long_number_of_arguments_is_in_the_same_prompt(first: str, second: str) -> None:
+    """With all digits."""
+    writer, reader = CLIENTS[first](), CLIENTS[second]()
+    arguments = '{"n": 18446744073709551616}'
+    turn = GOLDEN["functionary"][0]._replace(text=f"get_time\n{arguments}")
+    answer = writer.answer(serve(turn.parser(), [[turn.text.encode()]]))
+    pieces = [piece for entry in answer for piece in writer.read(entry)]
+    (call_id,) = (piece.call_id for piece in pieces)
+
+    translated = prompt(reader, [HELLO, *reader.write(pieces), reader.result(call_id, "sun")])
+    assert translated == prompt(writer, [HELLO, *answer, writer.result(call_id, "sun")])
+    assert f" get_time {arguments}]" in translated
+
+
 @pytest.mark.parametrize("dialect", CLIENTS)
 def test_calls_of_any_model_are_sent_to_one_whose_ids_are_short(dialect: str) -> None:
     """As those of Mistral. Ids may be OpenAI's, Anthropic's, a model's own, or those of the older

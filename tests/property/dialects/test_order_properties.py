@@ -28,6 +28,7 @@ from inference_svc.rpc.span_content import OutputMessages
 from tests.support.examples import examples, timeout
 from tests.support.golden_turns import GOLDEN
 from tests.support.random_turns import random_turns
+from tests.support.replaying_clients import full_name
 from tests.support.served_turns import Batches, serve
 from tests.support.turns import Golden, Parsed
 from tests.support.wire_events import chat_body, make_envelope
@@ -176,8 +177,7 @@ def _item(item: Any) -> Piece:
         case _:
             assert item["call_id"]
             assert item["name"]
-            name = ".".join(filter(None, (item.get("namespace"), item["name"])))
-            return "call", name, item["arguments"]
+            return "call", full_name(item), item["arguments"]
 
 
 def of_span(sent: Sequence[ChatResponse]) -> list[Piece]:

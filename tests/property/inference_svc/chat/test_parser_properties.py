@@ -81,7 +81,7 @@ def test_text_without_tools_and_reasoning_is_content(family: str, data: st.DataO
 @given(st.data())
 def test_text_without_calls_is_unchanged_content(family: str, data: st.DataObject) -> None:
     """Text that was held back while parsing is returned, unless a call has begun in it or it is an
-    empty list of calls. Only markers at the end and those of sections are not."""
+    empty list or section of calls. Only markers at the end and those of sections are not."""
     turn = with_inline_reasoning(data.draw(random_turns(family)))
     parser = turn.parser()
     parsed = merge_deltas([feed(parser, turn.text), finish(parser)])
@@ -94,11 +94,11 @@ def test_text_without_calls_is_unchanged_content(family: str, data: st.DataObjec
 
 
 def without_markers(turn: Golden, text: str) -> str:
-    """Remove the markers of the format, and the white space at the end, from a text."""
+    """Remove empty sections, the markers of the format, and the white space at the end, from a
+    text."""
     markers = [*filter(None, turn.turn_format.marker_texts), *SECTIONS]
-    return re.sub(
-        "|".join(map(re.escape, sorted(markers, key=len, reverse=True))), "", text
-    ).rstrip()
+    texts = "|".join(map(re.escape, sorted(markers, key=len, reverse=True)))
+    return re.sub(texts, "", EMPTY_SECTION.sub("", text)).rstrip()
 
 
 WRITTEN = {
@@ -156,6 +156,18 @@ SECTIONS = {
     if not (notation.encloses_each or notation.is_list)
 }
 """The families that write calls in sections, by the text that begins one."""
+EMPTY_SECTION = re.compile(
+    "|".join(
+        rf"{re.escape(begin)}\s*{re.escape(end)}"
+        for notations in WRITTEN.values()
+        for section in notations
+        if not (section.encloses_each or section.is_list)
+        for begin in (section.opening, *section.variants)
+        for notation in notations
+        for end in notation.section_ends
+    )
+)
+"""A section without calls: the white space inside is no more content than that in a list."""
 
 
 @pytest.mark.parametrize("begin", SECTIONS)

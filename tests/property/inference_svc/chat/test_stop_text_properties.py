@@ -107,7 +107,29 @@ def stopped_turns(draw: st.DrawFn, family: str) -> tuple[Golden, list[str], list
 def test_a_stop_text_ends_a_turn_where_it_is_content(family: str, data: st.DataObject) -> None:
     """And nowhere else: the text is cut before it, calls before it are whole, and a turn without it
     is the same as without stop texts."""
-    turn, stops, pieces = data.draw(stopped_turns(family))
+    check_stop(*data.draw(stopped_turns(family)))
+
+
+@pytest.mark.parametrize(
+    ("family", "label", "stop"),
+    [
+        ("kimi-k3", "arguments that break", "o"),
+        ("cohere", "the second is none", "\n"),
+        ("hermes", "a closing marker that is mentioned", "."),
+        ("json", "a mention of markers after a call", "` "),
+    ],
+)
+def test_a_stop_text_behind_a_call_or_marker_ends_a_turn(
+    family: str, label: str, stop: str
+) -> None:
+    """A call with invalid arguments is closed; a comma that no call follows is content, and so is a
+    marker that is mentioned."""
+    (turn,) = (golden for golden in GOLDEN[family] if golden.label == label)
+    assert expected_stop(turn, [stop]) is not None
+    check_stop(turn, [stop], [turn.text.encode()])
+
+
+def check_stop(turn: Golden, stops: Sequence[str], pieces: Sequence[bytes]) -> None:
     whole = turn.parse([turn.text])
     expected = expected_stop(turn, stops)
     stopped = run(turn, stops, pieces)

@@ -320,6 +320,19 @@ async def test_pending_pieces_of_a_tool_call_are_joined() -> None:
     assert [(call.name, call.arguments_json) for call in delta.tool_calls] == [("f", '{"a": 1}')]
 
 
+@pytest.mark.parametrize("end", ["", "\nDone."])
+async def test_a_call_that_the_model_closed_is_not_cut_off(end: str) -> None:
+    """Even if its arguments are an object that is not closed."""
+    generation = FakeGeneration()
+    generation.deliver_text(CALL.replace('{"a": 1}}', "{x") + end)
+    generation.finish()
+
+    deltas, finished, _ = await collect_chat(generation)
+
+    assert [call.arguments_json for delta in deltas for call in delta.tool_calls] == ["{x"]
+    assert finished.reason == pb.FINISH_REASON_TOOL_CALLS
+
+
 @pytest.mark.parametrize(
     ("size", "reason", "stop_text", "arguments"),
     [
