@@ -5,7 +5,7 @@ A list ordered by id is ordered by creation time, and the id of a deleted object
 
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from typing import Final
 
@@ -32,6 +32,7 @@ _TIME_DIGITS: Final = 14  # microseconds since 1970, until the year 4253
 _RANDOM_BYTES: Final = 9
 _SUFFIX_DIGITS: Final = _TIME_DIGITS + 2 * _RANDOM_BYTES
 _SUFFIX: Final = re.compile(rf"[0-9a-f]{{{_SUFFIX_DIGITS}}}")
+_IDS_PER_QUERY: Final = 500
 
 
 class IdSource:
@@ -60,3 +61,11 @@ def creation_key(object_id: str) -> str:
 def is_id(text: str, prefix: str) -> bool:
     """Whether a text is a well-formed id with this prefix."""
     return text.startswith(prefix) and _SUFFIX.fullmatch(text, len(prefix)) is not None
+
+
+def id_batches(ids: Iterable[str]) -> Iterator[list[str]]:
+    """The well-formed ids (databases reject some characters of others), in batches for one query
+    each."""
+    valid = [each for each in ids if creation_key(each)]
+    for first in range(0, len(valid), _IDS_PER_QUERY):
+        yield valid[first : first + _IDS_PER_QUERY]

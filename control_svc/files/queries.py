@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.sql import ColumnElement
 
-from control_svc.base.ids import FILE, UPLOAD, is_id
+from control_svc.base.ids import FILE, UPLOAD, id_batches, is_id
 from control_svc.base.object_queries import ObjectQueries
 from control_svc.base.pagination import Window, apply_window, restore_order
 from control_svc.db.cleanup import ROWS_AT_ONCE, Deleted, delete_some
@@ -43,12 +43,10 @@ class FileQueries(Queries):
         fields: dict[str, str] = {}
         for field, file_id in uses:
             fields.setdefault(file_id, field)
-        known = [file_id for file_id in fields if is_id(file_id, FILE)]
         files: dict[str, File] = {}
-        for start in range(0, len(known), ROWS_AT_ONCE):
-            some = FileRow.id.in_(known[start : start + ROWS_AT_ONCE])
-            rows = await self._session.scalars(self._select(FileRow, some, _is_unexpired(now)))
-            files |= {row.id: _file(row) for row in rows}
+        for ids in id_batches(fields):
+            query = self._select(FileRow, FileRow.id.in_(ids), _is_unexpired(now))
+            files |= {row.id: _file(row) for row in await self._session.scalars(query)}
         for file_id, field in fields.items():
             if file_id not in files:
                 raise FileNotFound(file=file_id, field=field)

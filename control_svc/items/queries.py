@@ -1,6 +1,6 @@
 """Tables and SQL of items and of the timelines that order them."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column
 from sqlalchemy.sql import ColumnElement
 
-from control_svc.base.ids import creation_key
+from control_svc.base.ids import creation_key, id_batches
 from control_svc.base.pagination import Window, apply_cursors, restore_order
 from control_svc.db.documents import Document, document_size, document_value
 from control_svc.db.tables import Instant, Key, ObjectRow, OwnedRow, read_row
@@ -72,7 +72,6 @@ def decode_content(document: bytes) -> Content:
     return _CONTENT.validate_json(document)
 
 
-_MAX_IDS_PER_QUERY: Final = 500
 _TimelineSelect = sa.Select[int, str, ItemRow]
 
 
@@ -115,17 +114,27 @@ class TimelineQueries(Queries):
         row = (await self._session.execute(query)).one_or_none()
         return None if row is None else _timeline_item(row)
 
+    async def contained(self, timeline: str, item_ids: Collection[str]) -> set[str]:
+        """Those of the items that are in the timeline."""
+        contained: set[str] = set()
+        for ids in id_batches(item_ids):
+            query = sa.select(TimelineItemRow.item_id).where(
+                *self._in_timeline(timeline), TimelineItemRow.item_id.in_(ids)
+            )
+            contained |= set(await self._session.scalars(query))
+        return contained
+
     async def get_many(self, item_ids: Collection[str]) -> dict[str, Item]:
         """The existing items with these ids, by id, in any timeline of the project."""
         items: dict[str, Item] = {}
-        for ids in _id_batches(item_ids):
+        for ids in id_batches(item_ids):
             query = self._select(ItemRow, ItemRow.id.in_(ids))
             items |= {row.id: item_from_row(row) for row in await self._session.scalars(query)}
         return items
 
     async def existing_ids(self, item_ids: Collection[str]) -> set[str]:
         existing: set[str] = set()
-        for ids in _id_batches(item_ids):
+        for ids in id_batches(item_ids):
             query = sa.select(ItemRow.id).where(self._mine(ItemRow), ItemRow.id.in_(ids))
             existing |= set(await self._session.scalars(query))
         return existing
@@ -210,7 +219,7 @@ class TimelineQueries(Queries):
             .returning(TimelineItemRow.item_id)
         )
         item_ids = list(await self._session.scalars(query))
-        for batch in _id_batches(item_ids):
+        for batch in id_batches(item_ids):
             await self._delete_unlinked(batch)
         return len(item_ids)
 
@@ -266,13 +275,6 @@ class _Gap(NamedTuple):
     """Items after the cursor have higher positions."""
     end: int | None
     """Items before the cursor have lower positions."""
-
-
-def _id_batches(item_ids: Collection[str]) -> Iterator[list[str]]:
-    """The well-formed ids (databases reject some characters of others), in batches."""
-    valid = [item_id for item_id in item_ids if creation_key(item_id)]
-    for first in range(0, len(valid), _MAX_IDS_PER_QUERY):
-        yield valid[first : first + _MAX_IDS_PER_QUERY]
 
 
 def _filter_clauses(item_filter: ItemFilter) -> list[ColumnElement[bool]]:

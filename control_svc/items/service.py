@@ -126,15 +126,13 @@ async def check_duplicates(
     tx: Transaction, timeline: str, inputs: Sequence[InputItem], field: str
 ) -> None:
     """Raises InvalidField for a reference that is repeated or whose item is in the timeline."""
-    references = set()
-    for index, item in enumerate(inputs):
-        if item.content is not None:
-            continue
-        existing = await TimelineQueries(tx).get(timeline, item.reference)
-        if existing is not None or item.reference in references:
+    references = {i: item.reference for i, item in enumerate(inputs) if item.content is None}
+    known = await TimelineQueries(tx).contained(timeline, references.values())
+    for index, reference in references.items():
+        if reference in known:
             problem = "the item is repeated, or already in the conversation"
             raise InvalidField(field=f"{field}[{index}].id", problem=problem)
-        references.add(item.reference)
+        known.add(reference)
 
 
 async def _assign_ids(tx: Transaction, inputs: Sequence[InputItem], ids: IdSource) -> list[str]:

@@ -19,7 +19,7 @@ from control_svc.db.transaction import (
     write_transaction,
 )
 from control_svc.vector_stores import proto as convert
-from control_svc.vector_stores.membership import FileAdder, remove_file, set_file_states
+from control_svc.vector_stores.membership import FileAdder, set_file_state, set_file_states
 from control_svc.vector_stores.model import (
     FileBatch,
     FileState,
@@ -145,7 +145,8 @@ class VectorFiles(Methods[StoreFile]):
     ) -> None:
         """Remove a file from a store. Raises VectorStoreNotFound or VectorStoreFileNotFound."""
         store = await VectorStoreQueries(tx).lock(request.vector_store_id)
-        store = await remove_file(tx, store, await _get_file(tx, request))
+        file = await _get_file(tx, request)
+        store = await set_file_state(tx, store, file, FileState.DELETED)
         await VectorStoreQueries(tx).update(store)
 
     @read_transaction

@@ -60,7 +60,7 @@ class FileAdder:
         file_ids = [file.file_id for file in files]
         await FileQueries(tx).find(((field, file_id) for file_id in file_ids), now)
         rows = await StoreFileQueries(tx).find(store_id, file_ids)
-        added, joining = [], []
+        added, joining, replaced = [], [], []
         for file in files:
             row = rows.get(file.file_id)
             if row is not None and _can_keep(row, file):
@@ -70,12 +70,13 @@ class FileAdder:
                     rows[file.file_id] = row
                 continue
             if row is not None:
-                store = await remove_file(tx, store, row)
+                replaced.append(row)
             row = file.make(self._ids.new(VECTOR_STORE_ENTRY), store_id, batch_id, now)
             store = store.update_counts(row, None)
             rows[file.file_id] = row
             added.append(row)
         # At once: for 2000 files, single statements would block other writers for seconds.
+        store = await set_file_states(tx, store, replaced, FileState.DELETED)
         await StoreFileQueries(tx).update(*joining)
         await StoreFileQueries(tx).add(added)
         await JobQueries(tx).add_all([self._new_job(row) for row in added])
@@ -119,11 +120,6 @@ async def set_file_states(
     for before, after in zip(files, changed, strict=True):
         store = store.update_counts(after, before.state)
     return store
-
-
-async def remove_file(tx: Transaction, store: VectorStore, file: StoreFile) -> VectorStore:
-    """Remove a file from a locked store. Returns the store, which must be updated."""
-    return await set_file_state(tx, store, file, FileState.DELETED)
 
 
 async def remove_file_from_stores(tx: Transaction, file_id: str) -> None:

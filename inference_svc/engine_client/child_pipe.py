@@ -13,6 +13,7 @@ from typing import Any, Final
 
 _READ_BYTES: Final = 1 << 18
 _WAIT_S: Final = 1e6
+"""For a child that is stopped; a write to one that has ended fails at once."""
 _SIZE: Final = Struct("!i")
 _LARGE: Final = -1
 _LARGE_SIZE: Final = Struct("!Q")

@@ -14,7 +14,6 @@ import termios
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
@@ -150,9 +149,13 @@ class ChildProcess(Generic[Received, Sent]):
         self._loop.call_soon(self._on_exit, code)
 
     def _write(self) -> None:
-        with self._pipe, suppress(OSError):
+        with self._pipe:
             while (message := self._outbox.get()) is not None:
-                child_pipe.send(self._pipe, message)
+                try:
+                    child_pipe.send(self._pipe, message)
+                except OSError:  # it has ended; if it has not, it must not wait for ever
+                    self.kill()
+                    return
 
 
 _MAX_PAUSE_S = 10.0
@@ -311,7 +314,7 @@ def open_parent_pipe(fd: int) -> "Connection[Any, Any]":
 
 def has_unread(pipe: "Connection[Any, Any]") -> bool:
     """Whether the parent has not read all that was sent through the pipe."""
-    return int.from_bytes(fcntl.ioctl(pipe.fileno(), termios.TIOCOUTQ, bytes(4)), "little") > 0
+    return any(fcntl.ioctl(pipe.fileno(), termios.TIOCOUTQ, bytes(4)))
 
 
 def describe_exit(code: int) -> str:

@@ -7,12 +7,13 @@ pauses that grow: a circuit breaker whose trial is a probe.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, NamedTuple, Protocol
 
+from inference_svc.engine import sequence
 from inference_svc.engine_client.features import Features
 from inference_svc.upstream.endpoint import Endpoint, EndpointState
-from inference_svc.upstream.engine_api import EngineInfo
+from inference_svc.upstream.engine_api import EngineInfo, InfoApi
 from inference_svc.upstream.faults import (
     MAX_OVERLOAD_S,
     AnswerInvalid,
@@ -23,15 +24,36 @@ from inference_svc.upstream.faults import (
     RequestFailed,
     RequestRefused,
 )
-from inference_svc.upstream.mode import Examined, Mode
-from inference_svc.upstream.probe import PinnedIdentity
+from inference_svc.upstream.probe import Identity, PinnedIdentity
 from inference_svc.upstream.target import UpstreamTarget
+from inference_svc.upstream.upstream_turn import ServedModel, Turn
 
 log = logging.getLogger(__name__)
 _DEFAULT_SLOTS: Final = 16
 """Requests that an engine gets at once if it does not tell its slots."""
 _MAX_WAIT_S: Final = 5.0
 """How long the first URL that can be used waits for what the others honour."""
+
+
+class Examined(NamedTuple):
+    """What is behind a URL. `features` asks what it honours, and raises `EngineFault`; `turn` makes
+    a turn at it."""
+
+    api: InfoApi
+    info: EngineInfo
+    identity: Identity
+    features: Callable[[], Awaitable[Features]]
+    turn: Callable[[sequence.Sequence, ServedModel], Turn]
+
+
+class Mode(Protocol):
+    """Finds out what the engines of a name are: `TokenMode`, or `TextMode` without token ids.
+    `default_context` is that of a sequence where they do not tell it, in tokens."""
+
+    default_context: int
+
+    async def examine(self, endpoint: Endpoint) -> Examined:
+        """Ask an engine what it is. Raises `EngineFault`."""
 
 
 class EndpointStatus(NamedTuple):

@@ -60,8 +60,8 @@ def chat_completion(
     body = {"model": model, **(request.chat or {})}
     if "max_tokens" in body:
         body[limit_field] = body.pop("max_tokens")
-    told = {"stream": True, "stream_options": {"include_usage": True}}
-    return "/chat/completions", {**body, **told}
+    streamed = {"stream": True, "stream_options": {"include_usage": True}}
+    return "/chat/completions", {**body, **streamed}
 
 
 class Usage(NamedTuple):

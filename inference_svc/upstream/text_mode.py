@@ -12,8 +12,8 @@ from inference_svc.engine.events import Delta, Finished, FinishReason, MessagePa
 from inference_svc.engine.sequence import Sequence
 from inference_svc.engine_client.features import Features
 from inference_svc.upstream.endpoint import Endpoint
+from inference_svc.upstream.endpoints import Examined
 from inference_svc.upstream.faults import AnswerInvalid, EngineLost, RequestRefused
-from inference_svc.upstream.mode import Examined
 from inference_svc.upstream.openai import FEATURES, MessageReader, OpenAi, Usage, chat_completion
 from inference_svc.upstream.probe import Identity
 from inference_svc.upstream.target import UpstreamTarget

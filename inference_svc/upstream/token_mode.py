@@ -15,6 +15,7 @@ from typing import Final
 from inference_svc.engine.events import ChosenLogprob, Delta, FinishReason, Logprob
 from inference_svc.engine.sequence import Sequence
 from inference_svc.upstream.endpoint import Endpoint
+from inference_svc.upstream.endpoints import Examined
 from inference_svc.upstream.engine_api import (
     UNKNOWN,
     AnswerReader,
@@ -25,7 +26,6 @@ from inference_svc.upstream.engine_api import (
 )
 from inference_svc.upstream.faults import AnswerInvalid, EngineLost, RequestRefused
 from inference_svc.upstream.llama_server import LlamaServer
-from inference_svc.upstream.mode import Examined
 from inference_svc.upstream.pieces import PieceIndex, VocabularyPieces
 from inference_svc.upstream.probe import Identity, Prober, check_vocabulary, detect
 from inference_svc.upstream.sglang import Sglang

@@ -15,7 +15,7 @@ from inference_svc.upstream.endpoints import Endpoints, Probed
 from inference_svc.upstream.llama_server import LlamaServer
 from inference_svc.upstream.probe import PinnedIdentity
 from inference_svc.upstream.sglang import Sglang
-from inference_svc.upstream.target import UpstreamTarget
+from inference_svc.upstream.target import UpstreamTarget, UpstreamVocabulary
 from inference_svc.upstream.token_mode import TokenMode
 from inference_svc.upstream.vllm import Vllm
 from tests.support.engine_exchanges import RECORDINGS
@@ -58,8 +58,9 @@ def find_features(url: str) -> dict[str, Any]:
     }
 
 
-async def _probe(url: str, vocabulary: Vocabulary) -> Probed:
-    done, target = asyncio.Event(), UpstreamTarget("demo", [url])
+async def first_probe(target: UpstreamTarget, vocabulary: UpstreamVocabulary) -> Endpoints:
+    """The URLs after the first probe, closed."""
+    done = asyncio.Event()
     endpoints = Endpoints(
         target,
         TokenMode(target, vocabulary),
@@ -73,6 +74,11 @@ async def _probe(url: str, vocabulary: Vocabulary) -> Probed:
             await done.wait()
     finally:
         await endpoints.close()
+    return endpoints
+
+
+async def _probe(url: str, vocabulary: Vocabulary) -> Probed:
+    endpoints = await first_probe(UpstreamTarget("demo", [url]), vocabulary)
     if endpoints.probed is None:
         raise ValueError(endpoints.status[0].problem)
     return endpoints.probed

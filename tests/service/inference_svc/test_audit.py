@@ -1,10 +1,12 @@
 """Acts of operators on the inference service, in the audit log of a real control service."""
 
 import json
+import os
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from corral.control.v1 import audit_service_pb2 as pb
@@ -154,3 +156,12 @@ async def test_a_refused_call_is_reported_with_its_reason(
 
     assert (event.actor, event.method) == ("key_2", "EngineService/LoadModel")
     assert (event.refusal, event.request, event.target) == ("SCOPE_MISSING", "", "")
+
+
+def test_drafts_of_acts_that_killed_processes_left_are_deleted(tmp_path: Path) -> None:
+    draft = tmp_path / f"{'0' * 20}-00000000-0000-4000-8000-000000000000.act.0123abcd.part"
+    draft.touch()
+    os.utime(draft, (0, 0))
+    AuditReporter(tmp_path, make_sender(AsyncMock()))
+
+    assert not draft.exists()

@@ -86,7 +86,7 @@ async def test_the_number_of_files_does_not_change_that_of_statements(
     store_id: str,
     files: Sequence[NewStoreFile],
 ) -> None:
-    """When they are added, join a batch, and are cancelled."""
+    """When they are added, join a batch, are replaced, and are cancelled."""
     adder = FileAdder(ids, clock, "embedder")
 
     async def change(some: Sequence[NewStoreFile], tx: Transaction) -> list[StoreFile]:
@@ -94,10 +94,13 @@ async def test_the_number_of_files_does_not_change_that_of_statements(
         assert [file.batch_id for file in added] == [None] * len(some)
         joined = await adder.add(tx, store_id, some, "vsfb_1")
         assert [file.entry for file in joined] == [file.entry for file in added]
+        changed = [replace(file, attributes={"year": 2026.0}) for file in some]
+        replaced = await adder.add(tx, store_id, changed)
+        assert not {file.entry for file in replaced} & {file.entry for file in added}
         store = await VectorStoreQueries(tx).lock(store_id)
-        store = await set_file_states(tx, store, joined, FileState.CANCELLED)
+        store = await set_file_states(tx, store, replaced, FileState.CANCELLED)
         await VectorStoreQueries(tx).update(store)
-        return joined
+        return replaced
 
     async def find(file_ids: Sequence[str], tx: Transaction) -> dict[str, StoreFile]:
         return await StoreFileQueries(tx).find(store_id, file_ids)

@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,7 @@ from inference_svc.engine.request import Submit
 from inference_svc.engine_client.process import StartFailed
 from inference_svc.upstream.endpoint import EndpointState
 from inference_svc.upstream.endpoints import Endpoints, EndpointStatus
-from inference_svc.upstream.probe import PinnedIdentity
 from inference_svc.upstream.target import UpstreamTarget
-from inference_svc.upstream.token_mode import TokenMode
 from tests.support.byte_engine import (
     END,
     Attempt,
@@ -26,6 +23,7 @@ from tests.support.byte_engine import (
     byte_request,
     connected,
 )
+from tests.support.engine_features import first_probe
 
 REPLY = (*b"one", END)
 
@@ -38,22 +36,10 @@ class BrokenVocabulary(ByteVocabulary):
         raise ZeroDivisionError
 
 
-async def first_probe(engine: ByteEngine, vocabulary: ByteVocabulary, **options: Any) -> Endpoints:
+async def probe(engine: ByteEngine, vocabulary: ByteVocabulary, **options: Any) -> Endpoints:
     """The URLs after the first probe."""
     await engine.start()
-    done = asyncio.Event()
-    target = UpstreamTarget("bytes", [engine.url], **options)
-    endpoints = Endpoints(
-        target,
-        TokenMode(target, vocabulary),
-        PinnedIdentity(),
-        on_change=done.set,
-        on_unusable=lambda _: done.set(),
-    )
-    endpoints.probe_due(time.monotonic())
-    async with asyncio.timeout(10):
-        await done.wait()
-    endpoints.stop()
+    endpoints = await first_probe(UpstreamTarget("bytes", [engine.url], **options), vocabulary)
     await engine.stop()
     return endpoints
 
@@ -70,7 +56,7 @@ ODD_MODELS: dict[str, Any] = {
 async def test_an_odd_list_of_models_is_told_and_tried_again_later(models: Any) -> None:
     engine = ByteEngine(REPLY)
     engine.routes["/v1/models"] = lambda: (200, {"data": models})
-    endpoints = await first_probe(engine, ByteVocabulary())
+    endpoints = await probe(engine, ByteVocabulary())
     (endpoint,) = endpoints.status
     assert endpoint.state is EndpointState.DOWN
     assert "model" in endpoint.problem
@@ -78,7 +64,7 @@ async def test_an_odd_list_of_models_is_told_and_tried_again_later(models: Any) 
 
 async def test_a_defect_in_a_probe_is_told_and_tried_again_after_a_pause() -> None:
     engine = ByteEngine(REPLY)
-    endpoints = await first_probe(engine, BrokenVocabulary(), kind="llama_server")
+    endpoints = await probe(engine, BrokenVocabulary(), kind="llama_server")
     (endpoint,) = endpoints.status
     assert (endpoint.state, "ZeroDivisionError" in endpoint.problem) == (EndpointState.DOWN, True)
 
@@ -91,7 +77,7 @@ async def test_a_key_file_with_other_characters_is_refused(tmp_path: Path, conte
     key = tmp_path / "key"
     key.write_bytes(content)
     engine = ByteEngine(REPLY)
-    endpoints = await first_probe(engine, ByteVocabulary(), key_file=key)
+    endpoints = await probe(engine, ByteVocabulary(), key_file=key)
     (endpoint,) = endpoints.status
     assert endpoint.state is EndpointState.REFUSED
     assert "key file" in endpoint.problem

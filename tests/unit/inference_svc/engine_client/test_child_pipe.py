@@ -1,19 +1,20 @@
 """Messages of a connection, however their bytes arrive."""
 
 import asyncio
-import os
+import signal
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
 import pytest
+import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_svc.engine_client.child_pipe import PipeReader, open_writer, send
-from inference_svc.engine_client.process import has_unread
+from inference_svc.engine_client.child_pipe import PipeReader
+from inference_svc.engine_client.process import ChildProcess, has_unread
 
 
 @pytest.fixture
@@ -104,14 +105,34 @@ async def test_the_sender_sees_what_the_loop_has_not_read(
         reader.close()
 
 
-async def test_a_large_message_is_written_whole_although_the_loop_does_not_block(
-    ends: tuple[socket.socket, socket.socket],
+@pytest.mark.parametrize(
+    "new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"]
+)
+def test_large_messages_pass_both_ways_on_any_loop(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
-    """As with uvloop, which makes what it reads from non-blocking."""
-    message = bytes(5_000_000)
-    with open_writer(ends[0]) as writer:
-        os.set_blocking(writer.fileno(), False)
-        sending = asyncio.create_task(asyncio.to_thread(send, writer, message))
-        with Connection(ends[1].detach()) as connection:
-            assert await asyncio.to_thread(connection.recv) == message
-        await sending
+    """Those of services are uvloop's, which make what they read from non-blocking."""
+    sent = [bytes([number]) * 3_000_000 for number in range(4)]
+    received, exits = list[bytes](), list[int]()
+
+    async def echo() -> None:
+        done = asyncio.Event()
+
+        def receive(message: bytes) -> None:
+            received.append(message)
+            if len(received) == len(sent):
+                done.set()
+
+        child = ChildProcess[bytes, bytes](
+            "tests.support.echo_child", sent[0], on_message=receive, on_exit=exits.append
+        )
+        for message in sent[1:]:
+            child.send(message)
+        async with asyncio.timeout(60):
+            await done.wait()
+        await child.close()
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(echo())
+    assert received == sent
+    assert exits == [-signal.SIGKILL]
