@@ -3,6 +3,7 @@
 A range is where a part of the content begins and ends in the text of the turn, in characters.
 """
 
+import sys
 from collections.abc import Callable, Collection, Sequence
 
 from inference_svc.chat.parsers.json_scanner import JsonScan, ScanState
@@ -36,6 +37,8 @@ class TurnOutput:
         self._markers = markers
         self.closing = ""
         """The text that closes the answer, if that is open."""
+        self.content_end = sys.maxsize
+        """Where a stop text begins in the text of the turn; from there on nothing is content."""
         self._inline_reasoning = inline_reasoning
         self._has_reasoning = False
         self._has_message = False
@@ -239,10 +242,13 @@ class TurnOutput:
         self._deltas.append(self._last)
 
     def _append_content(self, text: str, *ranges: Range) -> None:
-        if self._last.tool_calls:
-            self._begin_delta()
-        self._last.content += text
-        self._last.ranges += ranges
+        end = self.content_end
+        num_cut = sum(max(last - max(first, end), 0) for first, last in ranges)
+        if kept := text[: len(text) - num_cut]:
+            if self._last.tool_calls:
+                self._begin_delta()
+            self._last.content += kept
+            self._last.ranges += [(first, min(last, end)) for first, last in ranges if first < end]
 
     def _drop_gap(self) -> None:
         self._gap = ""

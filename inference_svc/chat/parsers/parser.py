@@ -128,9 +128,12 @@ class TurnParser:
         `cut_before`: the turn was cut off before this stop text, or if it is empty, at its limit.
         An open call then stays open; at the limit, what may be the beginning of a marker is
         dropped. `in_content`: the stop text was content, and so what is before it begins no call
-        and is no closing marker.
+        and is no closing marker. It is read too, since it can end a call, and then cut off.
         """
         at_limit = cut_before == ""
+        if in_content and cut_before:
+            self._output.content_end = self._num_characters
+            self.feed(cut_before)
         if at_limit:
             self._num_characters -= self._reasoning.drop_pending()
         is_calling = self._reasoning.is_calling
@@ -140,7 +143,7 @@ class TurnParser:
             self._num_characters -= source.drop_unread()
         held = _SEPARATORS.sub("", source.undecided, 1) if source.is_inside else ""
         is_head = not in_content and self._is_call_head(held, at_limit=at_limit)
-        is_open = cut_before is not None and output.has_open_call
+        is_open = cut_before is not None and output.has_open_call and not in_content
         is_separator = source.is_inside and not (held or in_content) and output.is_after_call
         if not (is_head or is_open or is_separator):
             source.end()

@@ -117,13 +117,15 @@ def test_a_stop_text_ends_a_turn_where_it_is_content(family: str, data: st.DataO
         ("cohere", "the second is none", "\n"),
         ("hermes", "a closing marker that is mentioned", "."),
         ("json", "a mention of markers after a call", "` "),
+        ("qwen-coder", "something else inside", "o"),
+        ("pythonic", "OLMo's, the second is malformed", "g"),
     ],
 )
 def test_a_stop_text_behind_a_call_or_marker_ends_a_turn(
     family: str, label: str, stop: str
 ) -> None:
-    """A call with invalid arguments is closed; a comma that no call follows is content, and so is a
-    marker that is mentioned."""
+    """A call with invalid arguments is closed, and one that the stop text ends; a comma that no
+    call follows is content, and so is a marker that is mentioned."""
     (turn,) = (golden for golden in GOLDEN[family] if golden.label == label)
     assert expected_stop(turn, [stop]) is not None
     check_stop(turn, [stop], [turn.text.encode()])
