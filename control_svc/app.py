@@ -1,7 +1,6 @@
 """Composes and runs the control service."""
 
 import asyncio
-import ctypes
 import logging
 import os
 import secrets
@@ -153,7 +152,6 @@ async def build(
 
 async def serve(settings: ControlSettings, read_settings: Callable[[], ControlSettings]) -> None:
     """Serve until SIGTERM or SIGINT, then drain. Raises StartupError."""
-    _configure_malloc()
     stopping = stop_on_signals()
     async with build(settings) as control, AsyncExitStack() as stack:
 
@@ -167,23 +165,6 @@ async def serve(settings: ControlSettings, read_settings: Callable[[], ControlSe
         log.info("draining")
         control.dispatcher.stop()
         await control.server.drain()
-
-
-_M_TRIM_THRESHOLD: Final = -1
-_M_MMAP_THRESHOLD: Final = -3
-_MALLOC_BYTES: Final = 2 * 1024 * 1024
-
-
-def _configure_malloc() -> None:
-    """Make glibc allocate blocks of up to 2 MiB from the heap and keep that much of it when free.
-
-    By default it maps and unmaps memory for every block of a file's bytes: up to a megabyte, copied
-    three times. Does nothing with other C libraries.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, _MALLOC_BYTES)
-        mallopt(_M_TRIM_THRESHOLD, _MALLOC_BYTES)
 
 
 @asynccontextmanager

@@ -275,8 +275,9 @@ def _message_variable(
     if role is Role.DEVELOPER and not has_developer_role:
         role = Role.SYSTEM
     variable: dict[str, Any] = {"role": role.value, "content": message.content(media)}
-    if role is Role.USER and all(isinstance(part, TextPart) for part in message.parts):
-        variable["parts"] = [part.text for part in message.parts if isinstance(part, TextPart)]
+    texts = [part.text for part in message.parts if isinstance(part, TextPart)]
+    if role is Role.USER and 1 < len(texts) == len(message.parts):
+        variable["parts"] = texts
     # gpt-oss's template uses the key "thinking", and refuses it together with content and calls.
     is_refused = reasoning_key == "thinking" and message.tool_calls and message.text
     if message.reasoning and not is_refused:
