@@ -17,7 +17,13 @@ from corral.control.v1.response_pb2 import Response
 from corral.control.v1.response_service_pb2 import CreateResponseResponse, StreamResponseResponse
 from corral.inference.v1 import inference_service_pb2 as pb
 
-from svc_kit.errors import CallerCancelled, DomainError, InternalError, UpstreamUnavailable
+from svc_kit.errors import (
+    CallerCancelled,
+    DomainError,
+    InternalError,
+    UpstreamUnavailable,
+    release_frames,
+)
 from svc_kit.errors.status import REQUEST_ID_KEY, from_rpc_error
 from svc_kit.logs import add_call_counts, add_call_fields, current_request_id
 from svc_kit.rpc.client import translate_errors
@@ -288,7 +294,7 @@ class CallGroup(Generic[Message]):
         self._stopped: DomainError | None = None
         self._running: set[StreamCall[Message]] = set()
         pending = iter(list(enumerate(starts)))
-        self._workers = [asyncio.create_task(self._work(pending)) for _ in range(self._width)]
+        self._workers = {asyncio.create_task(self._work(pending)) for _ in range(self._width)}
         self._unfinished = self._width
         for worker in self._workers:
             worker.add_done_callback(self._on_worker_done)
@@ -344,6 +350,7 @@ class CallGroup(Generic[Message]):
                 async for _, message in call:
                     await self._events.put((number, message))
             except DomainError as error:
+                release_frames(error)  # of which one holds this group
                 await self._events.put(self._add_number(error, number))
                 return
             finally:
@@ -355,6 +362,7 @@ class CallGroup(Generic[Message]):
 
     def _on_worker_done(self, worker: asyncio.Task[None]) -> None:
         """Fail the whole group on an unexpected error, or its reader would wait forever."""
+        self._workers.discard(worker)  # which holds what cancelled it, and that the group
         if not worker.cancelled() and (defect := worker.exception()) is not None:
             _log.error("reading a call failed", exc_info=defect)
             self.stop(InternalError(request_id=current_request_id()))

@@ -19,7 +19,7 @@ from gateway.http.errors import json_response
 from gateway.http.large_bodies import beginning
 from gateway.http.middleware import mark_disconnected
 from gateway.http.rate_limits import set_rate_limits
-from svc_kit.errors import CallerCancelled, DomainError, UnsupportedField
+from svc_kit.errors import CallerCancelled, DomainError, UnsupportedField, release_frames
 from svc_kit.tasks import retrieve_exception
 
 _THINKING = frozenset(("enable_thinking", "reasoning_effort", "thinking_budget_tokens"))
@@ -99,9 +99,11 @@ class EventStream:
         pings.add_done_callback(retrieve_exception)
         try:
             await self._send_events(calls, send)
-        except CallerCancelled:
+        except CallerCancelled as error:
+            release_frames(error)
             mark_disconnected(scope)
         except DomainError as error:
+            release_frames(error)
             await send(_body_chunk(self._frames.failure(self._rename(error))))
         finally:
             pings.cancel()

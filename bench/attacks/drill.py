@@ -25,8 +25,8 @@ BUILD_UP_S: Final = 1.0
 PATIENCE_S: Final = 30.0
 """The longest that a caller waits for all chats during an attack. One that has not begun by then
 counts with the time that it waited."""
-AFTERMATH_S: Final = 1.0
-"""How long the gateway is watched after an attack."""
+AFTERMATH_S: Final = 3.0
+"""How long the server is watched after an attack."""
 MIB: Final = 2**20
 GRPC_CHAT: Final = Workload(1, 1, 16, 4, SAMPLINGS["greedy"])
 
@@ -121,6 +121,7 @@ async def measure_attack(name: str, victim: Victim, num_chats: int) -> Harm:
             times.append(1e3 * (end - sent))
             memory.look()
     aftermath = await _used_share(victim.processes["gateway"])
+    memory.look()
     return Harm(idle, statistics.median(times), max(times), *memory.most_grown(), aftermath)
 
 

@@ -66,6 +66,7 @@ def error_response(error: errors.DomainError, scope: Scope | None = None) -> Res
 
 
 async def _domain_error(request: Request, error: errors.DomainError) -> Response:
+    errors.release_frames(error)
     return error_response(error, request.scope)
 
 

@@ -16,7 +16,7 @@ from gateway.http.large_bodies import release
 from gateway.http.parameters import ignored_headers, start_report
 from gateway.http.rate_limits import rate_limit_headers
 from gateway.http.request_shares import RunningRequests
-from svc_kit.errors import DomainError, InternalError, RouteNotFound
+from svc_kit.errors import DomainError, InternalError, RouteNotFound, release_frames
 from svc_kit.logs import project_var, request_id_var, start_call_fields
 from svc_kit.metrics import HttpMetrics, exemplar
 from svc_kit.tracing.span import (
@@ -155,6 +155,7 @@ class RequestMiddleware:
         except Exception:  # the outermost layer
             _log.exception("a request failed")
             failure = InternalError(request_id=request_id_var.get())
+        release_frames(failure)
         if not response.status:
             await error_response(failure, scope)(scope, receive, response.send)
 

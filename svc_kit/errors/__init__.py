@@ -16,6 +16,7 @@ from svc_kit.errors.assistants import *
 from svc_kit.errors.domain_error import MAX_MESSAGE_BYTES as MAX_MESSAGE_BYTES
 from svc_kit.errors.domain_error import MAX_VALUE_BYTES as MAX_VALUE_BYTES
 from svc_kit.errors.domain_error import DomainError as DomainError
+from svc_kit.errors.domain_error import release_frames as release_frames
 from svc_kit.errors.files import *
 from svc_kit.errors.kinds import *
 from svc_kit.errors.limits import *

@@ -135,6 +135,18 @@ class DomainError(Exception):
         return (_restore, (type(self), self.__dict__.copy()))
 
 
+def release_frames(error: BaseException | None) -> None:
+    """Let go of the frames in which an error, and those that led to it, were raised.
+
+    A frame that has such an error in a variable forms a cycle with it, and what all those frames
+    hold, such as a large request, would stay until a full run of the garbage collector.
+    """
+    while error is not None and error.__traceback__ is not None:
+        error.__traceback__ = None
+        release_frames(error.__cause__)
+        error = error.__context__
+
+
 def _restore(cls: type[DomainError], state: dict[str, Any]) -> DomainError:
     error = cls.__new__(cls)
     error.__dict__.update(state)

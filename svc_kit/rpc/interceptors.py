@@ -255,6 +255,7 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         finally:
             method.in_flight.dec()
             self._record(call, error)
+        errors.release_frames(error)
         if method.scope is Scope.ADMIN and isinstance(error, PermissionDenied):
             await self._record_refusal(call, error)
         if method.receives_stream and call.is_authenticated and not method.is_long_lived:
