@@ -41,6 +41,7 @@ from svc_kit.errors import (
     InvalidType,
     QueueFull,
     WebsocketConnectionLimitReached,
+    release_frames,
 )
 from svc_kit.logs import request_id_var, start_call_fields
 from svc_kit.tasks import retrieve_exception
@@ -191,6 +192,7 @@ class ResponseSocket:
                 self._enqueue(_HeldFrame(frame, memory))
                 refused.pop_all()
         except DomainError as error:
+            release_frames(error)
             await self._websocket.send_text(encode_error(error, stream_id))
             while self._has_more:
                 await self._receive()
@@ -252,6 +254,7 @@ class ResponseSocket:
                 succeeded = await self._prefill(frame, request, control)
         except DomainError as error:
             succeeded = False
+            release_frames(error)
             await self._send_error(frame, with_openai_names(error, RESPONSE_PARAMS))
         except WebSocketDisconnect:
             raise
