@@ -1,4 +1,5 @@
-"""SMG, unmodified, in front of two inference services of Corral, as users of it see them."""
+"""SMG, unmodified, in front of two inference services of Corral, as users of it see them, and in
+text mode behind another Corral."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,7 +16,7 @@ from smg_grpc_proto.generated import vllm_engine_pb2
 
 from inference_svc.models.sources import BUNDLED_PATH
 from tests.support.rpc import CAPITAL, PARIS, connect
-from tests.support.services import MODEL, Inference, run_inference
+from tests.support.services import MODEL, Corral, Inference, corral_up, run_inference
 from tests.support.smg import run_smg, vllm_stub
 from tools.demo_model.export_hf import export_tokenizer
 
@@ -36,6 +37,7 @@ class Routed:
     """Inference services, and the SDK at the router in front of them."""
 
     engines: list[Inference]
+    url: str
     client: openai.OpenAI
 
     def num_active(self) -> list[int]:
@@ -58,7 +60,7 @@ def route(folder: Path) -> Iterator[Routed]:
             engines.append(stack.enter_context(run_inference(folder / name, settings)))
         url = stack.enter_context(run_smg([each.target for each in engines], folder / "smg"))
         client = openai.OpenAI(base_url=f"{url}/v1", api_key="unused")
-        yield Routed(engines, stack.enter_context(client))
+        yield Routed(engines, url, stack.enter_context(client))
 
 
 @pytest.fixture(scope="module")
@@ -149,3 +151,45 @@ def test_both_engines_are_used_and_one_is_enough(tmp_path: Path) -> None:
         answers = [ask(routed.client).choices[0].message.content for _ in range(4)]
 
     assert answers == [PARIS] * 4
+
+
+@pytest.fixture(scope="module")
+def in_front(routed: Routed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
+    with corral_up(tmp_path_factory.mktemp("front"), "--engine", f"{MODEL}={routed.url}") as corral:
+        yield corral
+
+
+@pytest.fixture
+def front(in_front: Corral) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=in_front.api, api_key="unused", max_retries=60) as connected:
+        yield connected
+
+
+def test_a_chat_through_a_router_is_that_of_the_router(
+    client: openai.OpenAI, front: openai.OpenAI
+) -> None:
+    """Text, reason and usage, whole and streamed."""
+    routed, answer = ask(client), ask(front)
+    stream = ask(front, stream=True, stream_options={"include_usage": True})
+    chunks = list(stream)
+    text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+
+    assert answer.choices[0].message.content == routed.choices[0].message.content == text == PARIS
+    assert answer.choices[0].finish_reason == routed.choices[0].finish_reason
+    assert answer.usage.completion_tokens == routed.usage.completion_tokens
+    assert answer.usage.prompt_tokens == chunks[-1].usage.prompt_tokens
+
+
+def test_what_a_router_lacks_works_in_front_of_it(front: openai.OpenAI) -> None:
+    """Stored responses, each of which goes on from the one before, and one in the background."""
+    first = front.responses.create(model=MODEL, input=CAPITAL, temperature=0)
+    second = front.responses.create(
+        model=MODEL, input=CAPITAL, temperature=0, previous_response_id=first.id
+    )
+    waiting = front.responses.create(model=MODEL, input=CAPITAL, temperature=0, background=True)
+    with front.responses.stream(response_id=waiting.id) as events:
+        last = events.get_final_response()
+
+    assert first.output_text == last.output_text == PARIS
+    assert second.previous_response_id == first.id
+    assert second.status == "completed"
