@@ -11,6 +11,7 @@ from tests.architecture.test_house_rules import ROOT
 PAGE: Final = ROOT / "docs" / "operate" / "engines.md"
 UPSTREAM: Final = "tests/service/inference_svc/upstream"
 E2E: Final = "tests/e2e/test_upstreams.py"
+SERVICES: Final = "tests/e2e/test_upstream_services.py"
 FEATURES: Final = "tests/unit/inference_svc/upstream/test_features.py"
 RPC: Final = "tests/unit/inference_svc/rpc/test_upstream_features.py"
 TEXT: Final = f"{UPSTREAM}/test_text_mode.py"
@@ -48,6 +49,9 @@ TESTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             f"{E2E}::test_a_batch_runs_over_the_engine",
             f"{E2E}::test_a_run_of_an_assistant_answers_over_the_engine",
             f"{E2E}::test_a_response_in_the_background_outlives_the_engine",
+            f"{SERVICES}::test_limits_count_what_reaches_the_engine",
+            f"{SERVICES}::test_a_response_finds_passages_of_a_vector_store",
+            f"{SERVICES}::test_a_chat_over_an_engine_is_traced_as_one_of_a_local_model",
         ),
         "a model's default sampling": (f"{FEATURES}::test_only_fields_that_act_must_be_honoured",),
         "pictures and sounds, embeddings, reranking, log probabilities of prompts,"

@@ -1,5 +1,6 @@
 """A collector for tests: the official OTLP service, which keeps the spans that it gets."""
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -60,6 +61,7 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
 
     url: str = ""
     spans: list[ReceivedSpan] = field(default_factory=list)
+    _arrival: threading.Condition = field(default_factory=threading.Condition)
 
     def Export(
         self, request: trace_service_pb2.ExportTraceServiceRequest, context: Any
@@ -68,12 +70,25 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
             resource = {each.key: _value(each.value) for each in of_resource.resource.attributes}
             for scope in of_resource.scope_spans:
                 name = resource["service.name"]
-                self.spans.extend(ReceivedSpan(name, span) for span in scope.spans)
+                with self._arrival:
+                    self.spans.extend(ReceivedSpan(name, span) for span in scope.spans)
+                    self._arrival.notify_all()
         return trace_service_pb2.ExportTraceServiceResponse()
 
     def trace(self, trace_id: str) -> list[ReceivedSpan]:
         found = [span for span in self.spans if span.trace_id == trace_id]
         return sorted(found, key=lambda span: span.proto.start_time_unix_nano)
+
+    def wait_for(self, trace_id: str, name: str) -> ReceivedSpan:
+        """The span of this name in a trace, once it is there."""
+
+        def find() -> ReceivedSpan | None:
+            return next((span for span in self.trace(trace_id) if span.name == name), None)
+
+        with self._arrival:
+            found = self._arrival.wait_for(find, timeout=50)
+        assert found is not None
+        return found
 
     def children(self, parent: ReceivedSpan) -> list[ReceivedSpan]:
         """The spans below a span in the order of their starts."""
