@@ -1,10 +1,10 @@
 """Runs the tests of tests/engines with real engines, for `make test-engines`.
 
 llama-server is compiled from the source of the locked llama-cpp-python (bench/peers.sh), and vLLM
-for the CPU is installed from requirements/engine-vllm.in into `.venv-engine-vllm`, and so is the
-router SMG, unless CORRAL_LLAMA_SERVER (a program, or the URL of one that runs), CORRAL_VLLM (a
-Python, or a URL) and CORRAL_SMG (a program) name others. One that cannot be had is named, and its
-tests are skipped. SGLang has no build for the CPU.
+for the CPU is installed from requirements/engine-vllm.in into `.venv-engine-vllm`, and so are the
+router SMG and agentic-api, unless CORRAL_LLAMA_SERVER (a program, or the URL of one that runs),
+CORRAL_VLLM (a Python, or a URL), CORRAL_SMG and CORRAL_AGENTIC (programs) name others. One that
+cannot be had is named, and its tests are skipped. SGLang has no build for the CPU.
 """
 
 import os
@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from tests.support import smg
+from tests.support import agentic, smg
 from tests.support.engine_servers import VARIABLES
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -26,7 +26,7 @@ def main(arguments: list[str]) -> int:
     """Find the engines and run pytest with the arguments. Returns its exit code; 1 if no engine is
     there."""
     found = {}
-    for kind, variable in {**VARIABLES, "smg": smg.VARIABLE}.items():
+    for kind, variable in {**VARIABLES, **_OTHERS}.items():
         program = os.environ.get(variable) or _MAKERS[kind]()
         if program is None:
             print(f"SKIPPED {kind}: it cannot be installed here")
@@ -88,7 +88,9 @@ _MAKERS: Final[dict[str, Callable[[], str | None]]] = {
     "llama_server": _make_llama_server,
     "vllm": partial(_install, "vllm", "python"),
     "smg": partial(_install, "smg", "smg"),
+    "agentic": partial(_install, "agentic", "agentic-server"),
 }
+_OTHERS: Final = {"smg": smg.VARIABLE, "agentic": agentic.VARIABLE}
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
