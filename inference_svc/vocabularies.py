@@ -8,7 +8,6 @@ exhaust the stack. Vocabularies are tried there, too: llama.cpp aborts on some i
 
 from array import array
 from functools import lru_cache
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from svc_kit.errors import DomainError
 from svc_kit.sandbox.jobs import JobRefused
 
 _MAX_CACHED_VOCABULARIES = 4
+_PART_CHARACTERS = 2**17
 _CODE_POINTS = (*range(0x100), *range(0x100, 0x800, 0x40), *range(0x800, 0xD800, 0x800), 0xE000)
 _ALL_BYTES = "".join(
     map(chr, (*_CODE_POINTS, 0xF000, 0x10000, 0x40000, 0x80000, 0xC0000, 0x100000))
@@ -64,15 +64,18 @@ def tokenize(payload: dict[str, Any]) -> dict[str, Any]:
         JobRefused: The vocabulary cannot be opened, or a text is not valid Unicode.
     """
     vocabulary = _cached(payload["model"])
+    tokens, lengths = array("i"), []
     try:
-        tokens = [
-            vocabulary.tokenize(text, add_special=add_special, parse_special=parse_special)
-            for text, add_special, parse_special in payload["texts"]
-        ]
+        for text, add_special, parse_special in payload["texts"]:
+            begin = len(tokens)
+            for part in (text,) if add_special else vocabulary.parts_of(text, _PART_CHARACTERS):
+                tokens.extend(
+                    vocabulary.tokenize(part, add_special=add_special, parse_special=parse_special)
+                )
+            lengths.append(len(tokens) - begin)
     except DomainError as problem:
         raise JobRefused(str(problem)) from None
-    joined = array("i", chain.from_iterable(tokens)).tobytes()
-    return {"tokens": joined, "lengths": [len(each) for each in tokens]}
+    return {"tokens": tokens.tobytes(), "lengths": lengths}
 
 
 @lru_cache(maxsize=_MAX_CACHED_VOCABULARIES)

@@ -169,6 +169,10 @@ class HfVocabulary:
         self._check_token(token, "token")
         return self._tokenizer.id_to_token(token) or ""
 
+    def parts_of(self, text: str, size: int) -> tuple[str]:
+        """As `Vocabulary.parts_of`: the text itself."""
+        return (text,)
+
     def tokenize(
         self,
         text: str,

@@ -5,6 +5,7 @@ makes `llama_tokenize` throw through its C interface.
 """
 
 import ctypes
+import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,11 @@ from model_files.gguf import ModelFileInvalid
 from svc_kit.errors import InvalidField, TokenOutOfVocabulary, TooLong
 
 _MAX_TEXT_BYTES = 2**31 - 1  # llama.cpp's text length is a 32-bit integer
+_CUT = re.compile("[A-Za-z](?= [A-Za-z])")
+"""Where a text may be cut: before a space between two words."""
+_JOINING = re.compile("[A-Za-z](Ġ|▁| )".encode())
+"""In the text of a token, whose spaces may be written as those."""
+_WORD_EDGE = re.compile(r"\A[A-Za-z]|[A-Za-z]( |\Z)")
 _SPACE_MARK = "▁"  # SentencePiece writes spaces so, as texts may
 _PIECE_BYTES = 8  # enough for most tokens; longer ones need a second call
 
@@ -238,6 +244,30 @@ class Vocabulary:
                 if count >= 0:
                     return tokens[:count]
                 capacity = -count
+
+    def parts_of(self, text: str, size: int) -> Iterator[str]:
+        """Cut a text into parts of at least `size` characters, whose tokens together are those of
+        the text if none are added: llama.cpp takes forty bytes of memory for each of a text. It is
+        one part where that is not sure."""
+        begin = 0
+        while self._can_cut and (place := _CUT.search(text, begin + size)):
+            yield text[begin : place.start() + 1]
+            begin = place.start() + 1
+        yield text[begin:]
+
+    @cached_property
+    def _can_cut(self) -> bool:
+        """Whether no token reaches from a letter to a space behind it, and no control or added
+        token, which may take the space beside it, begins or ends with a letter."""
+        if self._type != native.LLAMA_VOCAB_TYPE_BPE:
+            return False
+        special = {*self.control_tokens.values(), *self.added_tokens.values()}
+        if any(map(_WORD_EDGE.search, (*self.control_tokens, *self.added_tokens))):
+            return False
+        get_text = native.llama_vocab_get_text
+        with self._in_use():
+            others = (get_text(self._vocab, token) for token in {*range(self.size)} - special)
+            return not any(map(_JOINING.search, others))
 
     def detokenize(
         self, tokens: Sequence[int], *, special: bool = False, field: str = "token_ids"

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,6 +37,8 @@ WITHOUT_IDS = ["aquila", "baichuan", "gpt-neox", "nomic-bert-moe"]
 """They get the texts of gpt-2."""
 ADD_SPACE = {"baichuan", "llama-spm", "phi-3"}
 """Their tokens begin with a space that the text does not have."""
+WHOLE = {"bert-bge", "nomic-bert-moe", "llama-spm", "phi-3", "baichuan"}
+"""Texts of these are not cut."""
 LOSSY = {"bert-bge", "nomic-bert-moe"}
 """They lose white space, case and some letters; the whole is what their tokens say."""
 
@@ -136,3 +139,18 @@ def test_text_does_not_depend_on_where_its_bytes_are_split(loaded: Loaded) -> No
             first = detokenizer.push(data[:split])
             rest = detokenizer.push(data[split:]) + detokenizer.finish()
             assert first + rest == data.decode()
+
+
+def test_a_text_in_parts_has_the_same_tokens(loaded: Loaded) -> None:
+    """Wherever it may be cut; with byte pairs it is cut between words, others are left whole."""
+    vocabulary, text = loaded.vocabulary, " ".join(loaded.texts)
+    parts = list(vocabulary.parts_of(text, 1))
+
+    assert "".join(parts) == text
+    assert (len(parts) > 1) == (loaded.name not in WHOLE)
+    for parse_special in (False, True):
+        tokens = [
+            vocabulary.tokenize(each, add_special=False, parse_special=parse_special)
+            for each in (text, *parts)
+        ]
+        assert [*chain.from_iterable(tokens[1:])] == tokens[0]
