@@ -34,8 +34,8 @@ class PairTokenizer:
         head = first if self.separator is None else [*first, self.separator]
         return [[*head, *self._without_bos(tokens)] for tokens in others]
 
-    def _without_bos(self, tokens: list[int]) -> list[int]:
-        return tokens[1:] if tokens[:1] == [self.bos] else tokens
+    def _without_bos(self, tokens: Sequence[int]) -> Sequence[int]:
+        return tokens[1:] if tokens and tokens[0] == self.bos else tokens
 
     async def _fill(self, template: str, query: str, documents: Sequence[str]) -> list[list[int]]:
         spans = [self._spans(template, query, document) for document in documents]

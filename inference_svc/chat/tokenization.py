@@ -7,7 +7,6 @@ long ones in a sandboxed child process.
 import asyncio
 from array import array
 from collections.abc import Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -79,7 +78,7 @@ class PromptTokenizer:
 
     async def tokenize(
         self, text: TextToTokenize, *, field: str = "prompt", max_tokens: int | None = None
-    ) -> list[int]:
+    ) -> Sequence[int]:
         """Tokenize a text; `field` names it in errors. Texts that have more than `max_tokens` for
         sure are not tokenized.
 
@@ -93,9 +92,9 @@ class PromptTokenizer:
 
     async def tokenize_each(
         self, texts: Sequence[TextToTokenize], *, field: str
-    ) -> list[list[int]]:
+    ) -> list[Sequence[int]]:
         """Tokenize many texts of checked lengths in groups. Raises as `tokenize`."""
-        results: list[list[int]] = []
+        results: list[Sequence[int]] = []
         group: list[TextToTokenize] = []
         size = 0
         for each in texts:
@@ -115,7 +114,7 @@ class PromptTokenizer:
 
     async def tokenize_spans(
         self, prompt: RenderedPrompt, max_tokens: int | None = None
-    ) -> list[list[int]]:
+    ) -> list[Sequence[int]]:
         """Tokenize each text of a rendered conversation; control tokens are only parsed in trusted
         spans. Raises as `tokenize`."""
         texts = [
@@ -152,7 +151,7 @@ class PromptTokenizer:
         limit_bytes: int,
         field: str,
         max_tokens: int | None = None,
-    ) -> list[list[int]]:
+    ) -> list[Sequence[int]]:
         size = sum(count_bytes(field, text.text) for text in texts)
         if size > limit_bytes:
             raise TooLong(field=field, length=size, limit=limit_bytes, unit="bytes")
@@ -167,7 +166,7 @@ class PromptTokenizer:
             result = await self._tokenize_long(payload)
         except JobFailed as failed:
             raise InvalidField(field=field, problem=f"tokenizing it failed: {failed}") from None
-        return await asyncio.to_thread(_token_lists, result)
+        return await asyncio.to_thread(_tokens_of_each, result)
 
     async def _tokenize_long(self, payload: dict[str, Any]) -> Mapping[str, Any]:
         """Tokenize in a child process, which takes a processor for as long as seconds, in turn. The
@@ -189,7 +188,7 @@ class PromptTokenizer:
             least = -(-num_bytes // longest)
             raise ContextLengthExceeded(field=field, prompt_tokens=least, context_tokens=max_tokens)
 
-    def _tokenize_inline(self, texts: Sequence[TextToTokenize], field: str) -> list[list[int]]:
+    def _tokenize_inline(self, texts: Sequence[TextToTokenize], field: str) -> list[Sequence[int]]:
         return [
             self._vocabulary.tokenize(
                 text, add_special=add_special, parse_special=parse_special, field=field
@@ -198,9 +197,9 @@ class PromptTokenizer:
         ]
 
 
-def _token_lists(result: Mapping[str, Any]) -> list[list[int]]:
-    tokens = iter(array("i", result["tokens"]).tolist())
-    return [list(islice(tokens, length)) for length in result["lengths"]]
+def _tokens_of_each(result: Mapping[str, Any]) -> list[Sequence[int]]:
+    tokens, end = array("i", result["tokens"]), 0
+    return [tokens[end : (end := end + length)] for length in result["lengths"]]
 
 
 def _begins_with(chunks: Sequence[MediaChunk], token: int) -> bool:

@@ -1,6 +1,6 @@
 """The gRPC servicer of InferenceService."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from functools import partial
 
 import grpc
@@ -87,7 +87,7 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         tokens = await model.tokenizer.tokenize(text, field="text")
         vocabulary = model.vocabulary
 
-        def respond(tokens: list[int]) -> pb.TokenizeResponse:
+        def respond(tokens: Sequence[int]) -> pb.TokenizeResponse:
             ids = tokens if request.pieces else []
             pieces = [vocabulary.piece(token, True) for token in ids]
             return pb.TokenizeResponse(token_ids=tokens, pieces=pieces)
@@ -114,6 +114,7 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         if request.texts:
             counts = await self._embedding.count_each(request.texts, model)
             return pb.CountTokensResponse(prompt_tokens=sum(counts), text_tokens=counts)
+        tokens: Sequence[int]
         match prompt:
             case "conversation":
                 _, tokens = await self._generating.render(request.model, request.conversation)

@@ -68,7 +68,8 @@ def _load(name: str) -> Loaded:
     lines = _read(folder, name, "out").splitlines() if has_ids else []
     vocabulary = Vocabulary.load(path)
     tokenizer = PromptTokenizer(vocabulary, InlineJobs(), path, limit_bytes=1 << 20)
-    tokens = asyncio.run(tokenizer.tokenize_each([*map(TextToTokenize, texts)], field="prompt"))
+    found = asyncio.run(tokenizer.tokenize_each([*map(TextToTokenize, texts)], field="prompt"))
+    tokens = [[*each] for each in found]
     return Loaded(name, vocabulary, texts, [[*map(int, line.split())] for line in lines], tokens)
 
 

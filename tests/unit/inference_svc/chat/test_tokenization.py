@@ -57,7 +57,7 @@ def tokenizer(vocabulary: Vocabulary) -> PromptTokenizer:
 
 
 async def tokenize(tokenizer: PromptTokenizer, text: str) -> list[int]:
-    return await tokenizer.tokenize(TextToTokenize(text, parse_special=True))
+    return [*await tokenizer.tokenize(TextToTokenize(text, parse_special=True))]
 
 
 async def tokenize_spans(vocabulary: CharacterVocabulary, *spans: tuple[str, bool]) -> list[int]:
