@@ -13,7 +13,7 @@ from inference_svc.structured_output.free_text import (
     GrammarMarkers,
     escape,
 )
-from inference_svc.structured_output.numbers import is_rounded, write_json
+from inference_svc.structured_output.numbers import is_narrowed, is_rounded, write_json
 from inference_svc.structured_output.plain_schema import PlainSchema
 from inference_svc.structured_output.rule_set import RuleSet, schema_key, write_text
 from inference_svc.structured_output.schemas import (
@@ -30,6 +30,7 @@ from inference_svc.structured_output.texts import (
     scalar_terms,
     string_option_terms,
     string_terms,
+    write_literal,
 )
 
 MEMBER_NAME = "the member name"
@@ -375,12 +376,14 @@ class ArgumentRules:
 
     def _json(self, schema: dict[str, Any], root: dict[str, Any]) -> str:
         """Add a JSON value; returns the name of its rule."""
-        if self._is_rounded and (is_rounded(schema) or "$ref" in write_text(schema)):
+        if self._is_rounded and (
+            is_rounded(schema) or is_narrowed(schema) or "$ref" in write_text(schema)
+        ):
             return self._exact(schema, root)
         return self._rules.json(schema, root, strict=self._strict)
 
     def _exact(self, schema: dict[str, Any], root: dict[str, Any]) -> str:
-        """Add a JSON value that has, or refers to, numbers which llguidance would round."""
+        """Add a JSON value that has, or refers to, numbers which llguidance would change."""
         content = f"exact {self._num_documents} {write_text(schema)}"
         is_new = content not in self._rules
         name = self._rules.name(content)
@@ -392,7 +395,7 @@ class ArgumentRules:
 
     def _exact_value(self, option: Alternative, at: _Place) -> str:
         if option.values is not None and not option.schema:
-            return f"({' | '.join(write_text(write_json(each)) for each in option.values)})"
+            return f"({' | '.join(map(write_literal, option.values))})"
         if option.kind in ("number", "integer"):
             return self._rules.terminal(" & ".join(number_option_terms(option, self._report)))
         if option.kind not in ("object", "array"):

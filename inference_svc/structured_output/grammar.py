@@ -2,6 +2,7 @@
 errors in schemas.
 """
 
+import contextlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -227,8 +228,15 @@ def output_format_grammars(form: OutputFormat) -> list[Grammar]:
 def value_grammars(plain: PlainSchema, field: str, *, strict: bool = True) -> list[Grammar]:
     """The grammars of JSON text that matches a schema. Raises `OutputFormatInvalid`."""
     _check_parts(plain, field)
-    if not plain.is_rounded:
-        return [schema_grammar(plain.schema, strict=strict)]
+    if plain.is_rounded:
+        return _exact_grammars(plain, field, strict=strict)
+    if plain.is_narrowed:
+        with contextlib.suppress(OutputFormatInvalid):
+            return _exact_grammars(plain._replace(is_rounded=True), field, strict=True)
+    return [schema_grammar(plain.schema, strict=strict)]
+
+
+def _exact_grammars(plain: PlainSchema, field: str, *, strict: bool) -> list[Grammar]:
     rules = ArgumentRules({})
 
     def refuse(subject: str) -> None:

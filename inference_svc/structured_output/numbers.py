@@ -1,7 +1,7 @@
 """Exact numbers of JSON schemas, where llguidance computes with doubles.
 
-`parse_json` keeps every digit; `is_rounded` says which schemas llguidance would change;
-`number_terms` writes their numbers as terms of Lark.
+`parse_json` keeps every digit; `is_rounded` and `is_narrowed` say which schemas llguidance would
+change; `number_terms` writes their numbers as terms of Lark.
 """
 
 import json
@@ -71,8 +71,19 @@ def is_number(value: Any) -> bool:
 
 
 def is_rounded(schema: Any) -> bool:
-    """Whether llguidance would write or compare a number of a schema inexactly. Definitions count
-    if there is a reference."""
+    """Whether llguidance would write or compare a number of a schema inexactly."""
+    found = _traits_of(schema)
+    # It writes 0 for exclusiveMinimum 0 with a maximum of 0.5.
+    return "rounded" in found or {"exclusive", "fraction"} <= found
+
+
+def is_narrowed(schema: Any) -> bool:
+    """Whether llguidance would refuse numbers that a schema allows: 0.9 with a maximum of 0.95."""
+    return "narrowed" in _traits_of(schema)
+
+
+def _traits_of(schema: Any) -> set[str]:
+    """What its numbers are. Definitions count if there is a reference."""
     found: set[str] = set()
     pending, definitions = [schema], list[Any]()
     while pending:
@@ -89,12 +100,12 @@ def is_rounded(schema: Any) -> bool:
                         pending.append(each)
         if not pending and "reference" in found:
             pending, definitions = definitions, []
-    # It writes 0 for exclusiveMinimum 0 with a maximum of 0.5.
-    return "rounded" in found or {"exclusive", "fraction"} <= found
+    return found
 
 
-def may_be_rounded(text: str) -> bool:
-    """Whether the text of a schema has a number that `is_rounded` need look at; it is fast."""
+def is_doubtful(text: str) -> bool:
+    """Whether the text of a schema has a number that `is_rounded` or `is_narrowed` need look at; it
+    is fast."""
     return '"multipleOf"' in text or _DOUBTFUL.search(text) is not None
 
 
@@ -102,7 +113,10 @@ def _traits(keyword: str, value: Any) -> Iterable[str]:
     if keyword in ("const", "enum"):
         yield from map(_kind, _numbers(value))
     elif keyword in _BOUNDS and isinstance(value, int | float | Decimal):
-        yield from (_kind(value), "exclusive" if keyword.startswith("e") else "")
+        kind = _kind(value)
+        yield from (kind, "exclusive" if keyword.startswith("e") else "")
+        if kind == "fraction" and keyword.endswith("aximum") == (value > 0):
+            yield "narrowed"
     elif keyword == "multipleOf" and is_number(value):
         yield "" if _keeps_multiple(value) else "rounded"
     elif keyword == "$ref":

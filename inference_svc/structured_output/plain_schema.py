@@ -3,7 +3,7 @@
 import re
 from typing import Any, NamedTuple
 
-from inference_svc.structured_output.numbers import is_rounded, may_be_rounded
+from inference_svc.structured_output.numbers import is_doubtful, is_narrowed, is_rounded
 from inference_svc.structured_output.texts import FORMATS
 
 _ANNOTATIONS = frozenset(
@@ -39,6 +39,8 @@ class PlainSchema(NamedTuple):
     schema: dict[str, Any]
     is_rounded: bool = False
     """Whether llguidance would round numbers of it."""
+    is_narrowed: bool = False
+    """Whether llguidance would refuse numbers that it allows."""
     has_other_formats: bool = False
     """Whether `format` had other values than those that are enforced: they only describe."""
     may_have_others: bool = False
@@ -54,8 +56,9 @@ def plain_schema(schema: dict[str, Any], text: str, *, annotations: bool = True)
     plain = cleaner.clean(schema)
     if cleaner.needs_annotations and not annotations:
         return plain_schema(schema, text)
-    is_rough = may_be_rounded(text) and is_rounded(plain)
-    return PlainSchema(plain, is_rough, cleaner.has_other_formats, cleaner.has_others)
+    has_doubt = is_doubtful(text)
+    rounded, narrowed = has_doubt and is_rounded(plain), has_doubt and is_narrowed(plain)
+    return PlainSchema(plain, rounded, narrowed, cleaner.has_other_formats, cleaner.has_others)
 
 
 class _Cleaner:

@@ -1,6 +1,7 @@
 """Terms of Lark that values match which are written without JSON's quotes."""
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from inference_svc.structured_output.free_text import ANYTHING, escape
@@ -10,6 +11,7 @@ from inference_svc.structured_output.numbers import (
     number_terms,
     write_json,
 )
+from inference_svc.structured_output.rule_set import write_text
 from inference_svc.structured_output.schemas import Alternative, Report
 
 _LEAP_YEAR = "([0-9]{2}(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)"
@@ -143,3 +145,20 @@ def _scalar_limits(option: Alternative, report: Report) -> list[str]:
 
 def _spellings(text: str) -> tuple[str, ...]:
     return next((words for words in _WORDS if text in words), (text,))
+
+
+def write_literal(value: Any) -> str:
+    """A JSON value in the terminals of arrays and objects, beside which it may be: of two of which
+    one begins with the other, the shorter one would not be found."""
+    if isinstance(value, list):
+        return " ".join(('"["', _joined(map(write_literal, value)), '"]"'))
+    if isinstance(value, dict):
+        members = (
+            f"{write_text(f'{write_json(k)}: ')} {write_literal(v)}" for k, v in value.items()
+        )
+        return " ".join(('"{"', _joined(members), '"}"'))
+    return write_text(write_json(value))
+
+
+def _joined(texts: Iterable[str]) -> str:
+    return ' ", " '.join(texts)

@@ -291,3 +291,32 @@ def test_any_number_compiles_or_is_refused_with_its_field(place: str, number: st
     assert "grammar" in strict or strict["field"] == "tools[0]"
     loose = compile_tool(arguments, strict=False)
     assert "grammar" in loose or loose["field"] == "tools[0]"
+
+
+_SMALL = {"type": "number", "maximum": Decimal("0.95")}
+
+
+@pytest.mark.parametrize(
+    ("schema", "texts"),
+    [
+        (_SMALL, ["0.9", "0.950", "0.95", "-1"]),
+        ({"type": "number", "minimum": Decimal("-37.41")}, ["-37.4", "-37.410", "5"]),
+        ({"anyOf": [{"const": [0]}, {"type": "array", "items": _SMALL}]}, ["[0]", "[0.1, 0]"]),
+        (
+            {
+                "anyOf": [
+                    {"const": {"a": Decimal("0.1234567890123456789")}},
+                    {"type": "object", "properties": {"a": _SMALL}, "additionalProperties": False},
+                ]
+            },
+            ['{"a": 0.1234567890123456789}', '{"a": 0.12}', "{}"],
+        ),
+        ({"type": "object", "patternProperties": {"^x": _SMALL}}, ['{"x": 0.95}']),
+    ],
+    ids=["maximum", "minimum", "array", "object", "what exact rules lack"],
+)
+def test_each_number_within_a_bound_is_allowed(schema: dict[str, Any], texts: list[str]) -> None:
+    """Also with fewer digits than the bound, and beside fixed values that begin alike."""
+    grammar = compile_format(schema)["grammar"]
+
+    assert [accepts(grammar, text) for text in texts] == [True] * len(texts)
