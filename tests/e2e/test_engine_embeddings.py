@@ -3,6 +3,7 @@ over another Corral."""
 
 import json
 import math
+import subprocess
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -17,7 +18,7 @@ from inference_svc.models.sources import BUNDLED_PATH
 from tests.support.bert import TEXTS, random_bert
 from tests.support.engine_stand_in import EngineStandIn, run_engine
 from tests.support.rpc import connect
-from tests.support.services import RESTART_RETRIES, Corral, corral_up
+from tests.support.services import CORRAL, RESTART_RETRIES, Corral, corral_up
 
 pytestmark = pytest.mark.e2e
 
@@ -55,7 +56,8 @@ def inner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
 def outer(inner: Corral, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
     """One that has no tokenizer of the model of `inner`."""
     upstream = {"urls": [inner.api], "model": ENCODER, "task": "embed"}
-    inference = {"upstreams": {NAME: upstream}}
+    hosts = [inner.url.removeprefix("http://")]
+    inference = {"upstreams": {NAME: upstream}, "upstream_hosts": hosts}
     control = {"embedding_model": NAME}
     folder = tmp_path_factory.mktemp("outer")
     with corral_up(folder, inference=inference, control=control) as corral:
@@ -189,3 +191,12 @@ async def test_in_text_mode_a_model_that_embeds_does_nothing_else(outer: Corral)
     assert model.model_class == model_pb2.MODEL_CLASS_ENCODER
     assert model.upstream.text_mode
     assert model.upstream.vector_size == random_bert().width
+
+
+def test_in_text_mode_a_model_is_added_to_embed(inner: Corral, outer: Corral) -> None:
+    command = [str(CORRAL), "models", "add", "--name", "added", "--target", outer.target]
+    engine = ["--engine", inner.api, "--engine-model", ENCODER, "--engine-task", "embed"]
+    added = subprocess.run([*command, *engine], check=False, capture_output=True, text=True)
+
+    assert added.returncode == 0, added.stderr
+    assert embed(outer, "added", ["a"]) == embed(outer, NAME, ["a"])
