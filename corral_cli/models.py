@@ -192,6 +192,7 @@ ttl_option = click.option(
               " llama-server, or any with OpenAI's API) that serves the model NAME; may be"
               " repeated.")  # fmt: skip
 @click.option("--engine-model", default="", help="Its name of the model. Default: its only one.")
+@click.option("--engine-task", default="", help="embed, without a source: the model does not chat.")
 @inference_options
 def add(
     inference: Connection,
@@ -205,6 +206,7 @@ def add(
     wait: bool,
     urls: tuple[str, ...],
     engine_model: str,
+    engine_task: str,
 ) -> None:
     """Add the model of a FILE, hf:owner/repo/file.gguf, hf:owner/repo:QUANTIZATION or a URL.
 
@@ -215,7 +217,7 @@ def add(
     if source is None and not urls:
         raise click.UsageError("name a source, or an --engine")
     source = source or ""
-    upstream = UpstreamSource(urls=urls, model=engine_model) if urls else None
+    upstream = UpstreamSource(urls=urls, model=engine_model, task=engine_task) if urls else None
     request = engine_pb.AddModelRequest(
         source=str(Path(source).absolute()) if Path(source).is_file() else source,
         name=name,

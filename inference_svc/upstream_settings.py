@@ -12,6 +12,7 @@ from svc_kit.settings.groups import PrivateFile, SettingsGroup, UpstreamTlsSetti
 
 UPSTREAM_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$"
 EngineKind = Literal["auto", "vllm", "sglang", "llama_server", "openai"]
+EngineTask = Literal["generate", "embed"]
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_|~-]{1,128}")
 _HEADER_VALUE: Final = re.compile(r"[ -~]{0,4096}")
 _OWN_HEADERS: Final = frozenset(
@@ -56,6 +57,9 @@ class UpstreamSettings(SettingsGroup):
     another source as in models. It is compared with the engine's. Empty: text mode."""
     model: str = ""
     """The model's name at the engine. Empty: the only one that it serves."""
+    task: EngineTask | None = None
+    """generate or embed: what the model does in text mode. Unset: generate; with a tokenizer the
+    engine is asked."""
     key_file: PrivateFile | None = None
     """File with the API key that the engine requires."""
     headers: Mapping[str, SecretStr] = Field({})
@@ -93,6 +97,8 @@ class UpstreamSettings(SettingsGroup):
     def _has_the_tokenizer_of_its_kind(self) -> Self:
         if self.kind == "openai" and not self.is_text_mode:
             raise ValueError("tokenizer: kind openai is text mode, which has none")
+        if self.task is not None and not self.is_text_mode:
+            raise ValueError("task: an engine with a tokenizer is asked; only text mode needs it")
         if self.kind not in ("auto", "openai") and self.is_text_mode:
             raise ValueError(
                 "tokenizer: name that of the engine: a GGUF file, a folder of Hugging Face files,"

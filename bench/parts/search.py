@@ -59,7 +59,9 @@ class RandomEmbedder:
         """Look up the only model."""
         return EmbeddingModel(MODEL, 1_000)
 
-    async def count_tokens(self, project: str, model: str, texts: Sequence[str]) -> list[int]:
+    async def count_tokens(
+        self, project: str, model: EmbeddingModel, texts: Sequence[str]
+    ) -> list[int]:
         """Count words."""
         return [len(each.split()) for each in texts]
 

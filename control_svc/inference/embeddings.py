@@ -23,6 +23,8 @@ class EmbeddingModel(NamedTuple):
     name: str
     max_tokens: int
     """Maximum length of a text that is embedded as one piece."""
+    counts_tokens: bool = True
+    """Whether the service counts its tokens: for an engine in text mode they are estimated."""
 
 
 class EmbeddingResult(NamedTuple):
@@ -41,7 +43,9 @@ class Embedder(Protocol):
     async def model(self, project: str, name: str) -> EmbeddingModel:
         """Look up a model."""
 
-    async def count_tokens(self, project: str, model: str, texts: Sequence[str]) -> list[int]:
+    async def count_tokens(
+        self, project: str, model: EmbeddingModel, texts: Sequence[str]
+    ) -> list[int]:
         """Return the number of tokens of each text."""
 
     async def embed(
@@ -52,6 +56,8 @@ class Embedder(Protocol):
 
 _MAX_WINDOW_TOKENS: Final = 512
 """The usual context of encoders. The cost of attention grows with the square of the length."""
+_BYTES_PER_TOKEN: Final = 3
+"""A cautious estimate: English has more, and few scripts have less."""
 _RESERVED_TOKENS: Final = 16
 """For special tokens and for differences in tokenization at the ends of a piece."""
 
@@ -71,13 +77,18 @@ class EmbeddingClient:
         """Look up a model."""
         request = pb.GetModelRequest(model=name)
         response = await self._call(self._stub.GetModel, request, project, Priority.BATCH)
-        trained = response.model.trained_context_tokens or _MAX_WINDOW_TOKENS
-        window = min(trained, _MAX_WINDOW_TOKENS) - _RESERVED_TOKENS
-        return EmbeddingModel(response.model.name, window)
+        found = response.model
+        contexts = (found.trained_context_tokens, found.resolved_limits.context_tokens)
+        window = min(filter(None, (*contexts, _MAX_WINDOW_TOKENS))) - _RESERVED_TOKENS
+        return EmbeddingModel(found.name, window, not found.upstream.text_mode)
 
-    async def count_tokens(self, project: str, model: str, texts: Sequence[str]) -> list[int]:
+    async def count_tokens(
+        self, project: str, model: EmbeddingModel, texts: Sequence[str]
+    ) -> list[int]:
         """Return the number of tokens of each text."""
-        request = pb.CountTokensRequest(model=model, texts=texts)
+        if not model.counts_tokens:
+            return [-(-len(text.strip().encode()) // _BYTES_PER_TOKEN) for text in texts]
+        request = pb.CountTokensRequest(model=model.name, texts=texts)
         response = await self._call(self._stub.CountTokens, request, project, Priority.BATCH)
         return list(response.text_tokens)
 

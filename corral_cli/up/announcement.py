@@ -129,7 +129,7 @@ def _describe_upstream(model: model_pb2.Model) -> str:
     upstream, limits = model.upstream, model.resolved_limits
     if model.state == model_pb2.Model.STATE_READY:
         size = f" of {limits.context_tokens:,} tokens" if limits.context_tokens else ""
-        remark = _TEXT_MODE if upstream.text_mode else ""
+        remark = _TEXT_MODE if upstream.text_mode and not upstream.vector_size else ""
         urls = ", ".join(each.url for each in upstream.endpoints)
         return f"{upstream.engine} at {urls}, {limits.slots} sequences{size}{remark}"
     if model.state == model_pb2.Model.STATE_AVAILABLE:

@@ -3,7 +3,7 @@
 from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -11,11 +11,20 @@ import numpy.typing as npt
 from inference_svc.engine.batch import NativeLimits, TokenBatch
 
 Vector = npt.NDArray[np.float32]
+_BYTES_PER_TOKEN: Final = 4
+
+
+class Embeddings(NamedTuple):
+    """The vectors of the inputs of a call, in order, and the number of tokens of all inputs."""
+
+    vectors: list[Vector]
+    num_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingRequest:
-    """The inputs of one call, each a list of tokens within the model's limits.
+    """The inputs of one call, each a list of tokens within the model's limits; for an upstream in
+    text mode `texts` instead.
 
     Each vector is truncated to `dimensions`, then scaled to length 1 if `normalize`. `deadline` is
     on the machine's monotonic clock; `project`s take turns; `request_id` is that of the RPC.
@@ -23,7 +32,8 @@ class EmbeddingRequest:
 
     sequence_id: int
     model: str
-    inputs: "tuple[array[int], ...]"
+    inputs: "tuple[array[int], ...]" = ()
+    texts: tuple[str, ...] = ()
     project: str = ""
     dimensions: int | None = None
     normalize: bool = False
@@ -32,9 +42,15 @@ class EmbeddingRequest:
     request_id: str = ""
 
     @property
+    def sizes(self) -> list[int]:
+        """The tokens of each input; of a text about as many, a fourth of its bytes."""
+        texts = (len(text.encode()) // _BYTES_PER_TOKEN + 1 for text in self.texts)
+        return [*map(len, self.inputs), *texts]
+
+    @property
     def num_tokens(self) -> int:
         """Tokens of all inputs."""
-        return sum(map(len, self.inputs))
+        return sum(self.sizes)
 
 
 class SubmitEmbedding(NamedTuple):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
 
-from inference_svc.engine.embedding_request import EmbeddingRequest, Vector
+from inference_svc.engine.embedding_request import EmbeddingRequest, Embeddings
 from inference_svc.engine.events import (
     AdapterLoadDone,
     DiskCacheLoad,
@@ -210,8 +210,8 @@ class EngineClient:
         self.check_open()
         self.sequences.check_queue([new] * num_choices)
 
-    async def embed(self, request: EmbeddingRequest) -> list[Vector]:
-        """Return the vector of each input, in order.
+    async def embed(self, request: EmbeddingRequest) -> Embeddings:
+        """Return the vectors of all inputs.
 
         Raises like `submit`, or the error with which the engine ended the request.
         """

@@ -5,7 +5,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from inference_svc.engine.embedding_request import EmbeddingRequest, SubmitEmbedding, Vector
+from inference_svc.engine.embedding_request import (
+    EmbeddingRequest,
+    Embeddings,
+    SubmitEmbedding,
+    Vector,
+)
 from inference_svc.engine.events import Embedded, Failed
 from inference_svc.engine.request import Cancel, Command
 from inference_svc.engine_client.queue_limits import QueueLimits
@@ -18,18 +23,21 @@ class PendingEmbedding:
     """A waiting or running request. `arrived_at` is in monotonic seconds."""
 
     request: EmbeddingRequest
-    done: "asyncio.Future[list[Vector]]"
+    done: "asyncio.Future[Embeddings]"
     arrived_at: float = field(default_factory=time.monotonic)
     vectors: dict[int, Vector] = field(default_factory=dict)
+    num_tokens: int = 0
+    entry: QueueEntry = field(init=False)
+    """What it is for the limits of the queue."""
+
+    def __post_init__(self) -> None:
+        request = self.request
+        self.entry = QueueEntry(request.project, request.priority, request.num_tokens)
 
     def fail(self, error: DomainError) -> None:
         """Fail the request, unless it is done."""
         if not self.done.done():
             self.done.set_exception(error)
-
-
-def _waiting(request: EmbeddingRequest) -> QueueEntry:
-    return QueueEntry(request.project, request.priority, request.num_tokens)
 
 
 class EmbeddingTracker:
@@ -45,14 +53,14 @@ class EmbeddingTracker:
         self._idle = asyncio.Event()
         self._idle.set()
 
-    async def run(self, request: EmbeddingRequest) -> list[Vector]:
-        """Return the vectors of all inputs, in order.
+    async def run(self, request: EmbeddingRequest) -> Embeddings:
+        """Return the vectors of all inputs.
 
         Raises `QueueFull`, or the error that ended the request. Cancelling the call cancels the
         request in the engine.
         """
-        self._check_queue(request)
         pending = PendingEmbedding(request, asyncio.get_running_loop().create_future())
+        self._check_queue(pending.entry)
         self.live[request.sequence_id] = pending
         self._idle.clear()
         self._send(SubmitEmbedding(request))
@@ -77,9 +85,11 @@ class EmbeddingTracker:
             pending.fail(event.error)
             return
         pending.vectors[event.input_index] = event.vector
+        pending.num_tokens += event.num_tokens
         if event.is_last and not pending.done.done():
             del self.live[event.sequence_id]
-            pending.done.set_result([vector for _, vector in sorted(pending.vectors.items())])
+            vectors = [vector for _, vector in sorted(pending.vectors.items())]
+            pending.done.set_result(Embeddings(vectors, pending.num_tokens))
 
     def abort(self, request_id: str, *, project: str | None) -> bool:
         """Abort a request (only of `project` if given). Return whether it was live."""
@@ -101,15 +111,15 @@ class EmbeddingTracker:
         """Return once nothing waits or runs."""
         await self._idle.wait()
 
-    def _check_queue(self, request: EmbeddingRequest) -> None:
+    def _check_queue(self, new: QueueEntry) -> None:
         live = self.live.values()
         if not live:
             return  # a single request is always accepted
-        queue = [_waiting(each.request) for each in live]
+        queue = [each.entry for each in live]
         self._limits.check(
             queue,
-            [_waiting(request)],
+            [new],
             requests=len(live) + 1,
-            tokens=sum(each.amount for each in queue) + request.num_tokens,
+            tokens=sum(each.amount for each in queue) + new.amount,
             retry_after=time.monotonic() - min(each.arrived_at for each in live),
         )

@@ -99,7 +99,8 @@ class Features:
     `grammar_flag` is what to start it with if it could, and `brackets_are_control` is whether its
     grammars take each added token of the form <...> for a control token, as llguidance does with
     tokenizers of Hugging Face. `max_logprobs` is None without log
-    probabilities.
+    probabilities. `vector_size` is the length of its embeddings, None if it has none; one that
+    embeds `generates` or not.
     """
 
     engine: str
@@ -111,6 +112,8 @@ class Features:
     max_logprobs: int | None = None
     min_tokens: bool = False
     ignore_eos: bool = False
+    generates: bool = True
+    vector_size: int | None = None
 
     def check(self, request: SequenceRequest) -> None:
         """Raise `FeatureUnsupported`, naming the field and the engine, for what it would ignore.

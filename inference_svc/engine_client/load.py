@@ -66,11 +66,11 @@ def embedding_load(live: Iterable[PendingEmbedding]) -> EmbeddingLoad:
     """Count the requests and inputs that are not embedded yet."""
     pending = list(live)
     remaining = [
-        tokens
+        num_tokens
         for item in pending
-        for index, tokens in enumerate(item.request.inputs)
+        for index, num_tokens in enumerate(item.request.sizes)
         if index not in item.vectors
     ]
     now = time.monotonic()
     oldest_s = now - min((item.arrived_at for item in pending), default=now)
-    return EmbeddingLoad(len(pending), len(remaining), sum(map(len, remaining)), oldest_s)
+    return EmbeddingLoad(len(pending), len(remaining), sum(remaining), oldest_s)

@@ -80,7 +80,12 @@ class AddedModelSources:
             return None
         try:
             settings = UpstreamSettings(
-                **{**asdict(upstream), "kind": upstream.kind or "auto", "tokenizer": model.source}
+                **{
+                    **asdict(upstream),
+                    "kind": upstream.kind or "auto",
+                    "task": upstream.task or None,
+                    "tokenizer": model.source,
+                }
             )
         except ValidationError as error:
             first = error.errors()[0]

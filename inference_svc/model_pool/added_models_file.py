@@ -24,13 +24,14 @@ _FOLDER: Final = re.compile("[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddedUpstream:
-    """The engine of others that serves an added model; an empty `kind` is asked of it."""
+    """The engine of others that serves an added model; an empty `kind` or `task` is asked of it."""
 
     urls: tuple[str, ...]
     kind: str = ""
     model: str = ""
     concurrency: int | None = None
     context_tokens: int | None = None
+    task: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

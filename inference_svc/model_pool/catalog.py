@@ -333,7 +333,7 @@ class Catalog:
         project: str = "",
     ) -> ModelEntry:
         """Return the model with this name or alias. An empty name is the first model of the
-        preferred class that is no upstream's, else the first model.
+        preferred class that is no upstream's, except that those may embed, else the first model.
 
         Raises `ModelNotFound`, `ModelCannot` with the operation if the name is an adapter's, or
         `ModelLoading` or `ModelLoadFailed` if the model is pending.
@@ -342,7 +342,8 @@ class Catalog:
             named = [model for model in self if not model.is_removed]
             usable = [model for model in named if not model.file.problem] or named
             here = [model for model in usable if preferred is not None and model.upstream is None]
-            matching = (model for model in here if model.file.model_class is preferred)
+            able = usable if preferred is ModelClass.ENCODER else here
+            matching = (model for model in able if model.file.model_class is preferred)
             return next(matching, (here or usable)[0])
         if name in self._names:
             return self._names[name]

@@ -10,7 +10,7 @@ from inference_svc.model_pool.eviction import ModelState, Resident
 from inference_svc.model_pool.settings_check import find_name_problems
 from inference_svc.models.device_memory import LayerSplit
 from inference_svc.models.memory_plan import RequestedLimits
-from inference_svc.models.metadata import ModelFile
+from inference_svc.models.metadata import ModelClass, ModelFile
 from inference_svc.models.sources import (
     Download,
     RemoteFile,
@@ -54,6 +54,8 @@ def make_upstream_entry(
 ) -> ModelEntry:
     """Return the entry of a model that an upstream serves, FAILED if its tokenizer cannot be used.
     It has no memory here, and so is never evicted."""
+    if upstream.task == "embed":
+        tokenizer = replace(tokenizer, model_class=ModelClass.ENCODER)
     entry = ModelEntry(
         tokenizer,
         RequestedLimits(),

@@ -35,6 +35,7 @@ from inference_svc.model_pool.catalog import ModelEntry, ModelProcessor, Process
 from inference_svc.model_pool.engine_config import EngineConfigBuilder
 from inference_svc.models.file_identity import hash_files, verify_files
 from inference_svc.models.memory_plan import ResolvedLimits
+from inference_svc.models.metadata import ModelClass
 from inference_svc.models.projector_file import ProjectorFile
 from inference_svc.sampling_messages import from_sampling
 from inference_svc.sandbox_jobs import CHECK_VOCABULARY
@@ -228,8 +229,10 @@ class ModelLoader:
         return engine
 
     def on_ready(self, entry: ModelEntry, limits: ResolvedLimits | None) -> None:
-        """Log the loaded model and start to compute its digest, unless an upstream has it."""
+        """Log the loaded model and start to compute its digest, unless an upstream has it: then its
+        engine says whether it only embeds."""
         if limits is None:
+            _set_class(entry)
             _log_connected(entry)
             return
         _log_ready(entry, limits)
@@ -292,7 +295,18 @@ def upstream_target(name: str, settings: UpstreamSettings) -> UpstreamTarget:
         certificate_file=tls.certificate_file,
         certificate_key_file=tls.key_file,
         default_path="/v1" if settings.is_text_mode else "",
+        embeds=settings.task == "embed",
     )
+
+
+def _set_class(entry: ModelEntry) -> None:
+    ready = entry.engine.ready if entry.engine is not None else None
+    classes = (ModelClass.DECODER, ModelClass.ENCODER)
+    if ready is None or ready.features is None or entry.file.model_class not in classes:
+        return
+    entry.file = replace(entry.file, model_class=classes[not ready.features.generates])
+    if isinstance(entry.processor, ModelProcessor):
+        entry.processor.file = entry.file
 
 
 def _log_connected(entry: ModelEntry) -> None:

@@ -226,6 +226,7 @@ class ModelPool:
         with self._count_call():
             if entry.resident.state is not ModelState.READY:
                 await self._wait_until_ready(entry)
+                check(entry.file)  # of which an upstream told more
             with self._lease(entry) as loaded:
                 loaded.engine.check_open()
                 yield loaded

@@ -11,9 +11,9 @@ from corral.inference.v1 import inference_service_pb2 as pb
 from corral.inference.v1.generation_pb2 import RateLimitStatus
 
 from inference_svc.chat.tokenization import TextToTokenize
-from inference_svc.engine.embedding_request import EmbeddingLimits, EmbeddingRequest, Vector
+from inference_svc.engine.embedding_request import EmbeddingLimits, EmbeddingRequest, Embeddings
 from inference_svc.limits.limiter import Admit, Need
-from inference_svc.model_pool.catalog import LoadedModel, ModelProcessor
+from inference_svc.model_pool.catalog import LoadedModel, ModelProcessor, TextProcessor, with_tokens
 from inference_svc.rpc.call import Caller
 from inference_svc.usage import Counts, RecordUsage, UsageKey
 from inference_svc.validation import check_bytes, check_range, check_tokens
@@ -52,22 +52,27 @@ class EmbeddingService:
         self, request: pb.EmbedRequest, loaded: LoadedModel, caller: Caller
     ) -> pb.EmbedResponse:
         """Return the vectors in the order of the inputs. Raises a `DomainError`."""
-        model, limits = loaded.processor, _limits(loaded)
+        limits = _limits(loaded)
         priority = caller.resolve_priority(request.priority)
         size = _vector_size(request, limits)
         self._check_response(len(request.inputs), size)
-        tokens = await self._tokens(request.inputs, model)
-        if request.truncate:
-            tokens = [_truncated(each, limits.input_tokens, model) for each in tokens]
-        inputs = _checked_inputs("inputs", tokens, limits)
         normalize = request.normalize if request.HasField("normalize") else True
-        vectors, prompt_tokens, statuses = await self._compute(
-            inputs, loaded, caller, priority, dimensions=size, normalize=normalize
+        features = loaded.ready.features
+        if features is not None and not normalize:
+            raise FeatureUnsupported(feature=f"'normalize' false with the engine {features.engine}")
+        inputs: tuple[array[int], ...] = ()
+        texts: tuple[str, ...] = ()
+        if isinstance(loaded.opened, TextProcessor):
+            texts = self._texts(request.inputs, loaded.opened)
+        else:
+            inputs = await self._inputs(request, loaded.opened, limits)
+        found, statuses = await self._compute(
+            inputs, loaded, caller, priority, texts=texts, dimensions=size, normalize=normalize
         )
         return pb.EmbedResponse(
-            embeddings=[pb.Embedding(values=vector) for vector in vectors],
-            prompt_tokens=prompt_tokens,
-            model=model.name,
+            embeddings=[pb.Embedding(values=vector) for vector in found.vectors],
+            prompt_tokens=found.num_tokens,
+            model=loaded.opened.name,
             rate_limits=statuses,
         )
 
@@ -75,24 +80,26 @@ class EmbeddingService:
         self, request: pb.RerankRequest, loaded: LoadedModel, caller: Caller
     ) -> pb.RerankResponse:
         """Return the documents by score, best first. Raises a `DomainError`."""
+        if (features := loaded.ready.features) is not None:
+            raise FeatureUnsupported(feature=f"reranking with the engine {features.engine}")
         model = loaded.processor
         self._check_rerank(request)
         pairs = await model.pair_tokenizer.pairs(request.query, request.documents)
         inputs = _checked_inputs("documents", pairs, _limits(loaded))
         priority = int(caller.principal.priority)
-        vectors, prompt_tokens, statuses = await self._compute(inputs, loaded, caller, priority)
+        found, statuses = await self._compute(inputs, loaded, caller, priority)
         results = [
             pb.RerankResult(
                 index=index,
                 score=score,
                 relevance=score if model.file.gives_probabilities else logistic(score),
             )
-            for index, score in enumerate(float(vector[0]) for vector in vectors)
+            for index, score in enumerate(float(vector[0]) for vector in found.vectors)
         ]
         results.sort(key=lambda result: -result.score)
         return pb.RerankResponse(
             results=results[: request.top_n] if request.HasField("top_n") else results,
-            prompt_tokens=prompt_tokens,
+            prompt_tokens=found.num_tokens,
             model=model.name,
             rate_limits=statuses,
         )
@@ -104,15 +111,17 @@ class EmbeddingService:
         caller: Caller,
         priority: int,
         *,
+        texts: tuple[str, ...] = (),
         dimensions: int | None = None,
         normalize: bool = False,
-    ) -> tuple[list[Vector], int, list[RateLimitStatus]]:
-        """Return the vectors of the inputs, the number of their tokens, which are counted, and the
-        state of the limits."""
+    ) -> tuple[Embeddings, list[RateLimitStatus]]:
+        """Return the vectors of the inputs, whose tokens are counted, and the state of the
+        limits."""
         request = EmbeddingRequest(
             sequence_id=-1,
-            model=loaded.processor.name,
+            model=loaded.opened.name,
             inputs=inputs,
+            texts=texts,
             project=caller.principal.project,
             dimensions=dimensions,
             normalize=normalize,
@@ -121,14 +130,14 @@ class EmbeddingService:
             request_id=caller.request_id,
         )
         key = UsageKey(request.project, caller.principal.key_id, request.model)
-        counts = Counts(1, request.num_tokens)
         with await self._admit(key, Need(request.num_tokens)) as admission:
             statuses = admission.statuses()
-            vectors = await loaded.engine.embed(request)
+            found = await loaded.engine.embed(request)
+            counts = Counts(1, found.num_tokens)
             admission.settle(counts)
         self._count(key, counts)
-        add_call_fields(model=request.model, prompt_tokens=request.num_tokens)
-        return vectors, request.num_tokens, statuses
+        add_call_fields(model=request.model, prompt_tokens=found.num_tokens)
+        return found, statuses
 
     async def count_each(self, texts: Sequence[str], model: ModelProcessor) -> list[int]:
         """Count the tokens of each text, without special tokens. Raises `TooLong` or
@@ -145,15 +154,36 @@ class EmbeddingService:
         if length > limit:
             raise TooLong(field="inputs", length=length, limit=limit, unit="bytes")
 
+    async def _inputs(
+        self, request: pb.EmbedRequest, model: ModelProcessor, limits: EmbeddingLimits
+    ) -> "tuple[array[int], ...]":
+        tokens = await self._tokens(request.inputs, model)
+        if request.truncate:
+            tokens = [_truncated(each, limits.input_tokens, model) for each in tokens]
+        return _checked_inputs("inputs", tokens, limits)
+
+    def _texts(
+        self, inputs: Sequence[pb.TextOrTokens], processor: TextProcessor
+    ) -> tuple[str, ...]:
+        """The inputs for an engine in text mode, which cuts or refuses what is too long for it."""
+        for index, each in enumerate(inputs):
+            self._check_input(index, each)
+            if each.WhichOneof("input") != "text":
+                with_tokens(processor)
+        return tuple(each.text for each in inputs)
+
+    def _check_input(self, index: int, given: pb.TextOrTokens) -> None:
+        if not (given.text or given.token_ids.ids):
+            raise MissingField(field=f"inputs[{index}]")
+        check_bytes(f"inputs[{index}]", given.text, self._bounds.text_bytes)
+
     async def _tokens(
         self, inputs: Sequence[pb.TextOrTokens], model: ModelProcessor
     ) -> list[Sequence[int]]:
         texts = []
         for index, each in enumerate(inputs):
-            if not (each.text or each.token_ids.ids):
-                raise MissingField(field=f"inputs[{index}]")
+            self._check_input(index, each)
             if each.WhichOneof("input") == "text":
-                check_bytes(f"inputs[{index}]", each.text, self._bounds.text_bytes)
                 texts.append(TextToTokenize(each.text, add_special=True))
         tokenized = iter(await model.tokenizer.tokenize_each(texts, field="inputs"))
         return [
@@ -170,10 +200,11 @@ class EmbeddingService:
 def _limits(loaded: LoadedModel) -> EmbeddingLimits:
     """Return the limits of the model's embedding context. Raises `ModelCannot`, or for an upstream
     `FeatureUnsupported`, if it has none."""
-    limits, file = loaded.ready.embedding, loaded.processor.file
+    limits = loaded.ready.embedding
     if limits is None and (features := loaded.ready.features) is not None:
         raise FeatureUnsupported(feature=f"embeddings with the engine {features.engine}")
     if limits is None:
+        file = loaded.processor.file
         raise ModelCannot(model=file.name, model_class=file.model_class.value, operation="embed")
     return limits
 

@@ -340,6 +340,8 @@ def _describe_upstream(entry: ModelEntry, settings: UpstreamSettings) -> Section
         "grammars": features.takes_grammars,
         "for_grammars": "" if features.takes_grammars else features.grammar_flag,
         "logprobs": features.max_logprobs,
+        "generates": features.generates,
+        "vector_size": features.vector_size,
     }
 
 

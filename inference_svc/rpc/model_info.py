@@ -194,6 +194,8 @@ def _upstream(
         described.takes_grammars = features.takes_grammars
         if features.max_logprobs is not None:
             described.max_logprobs = features.max_logprobs
+        if features.vector_size is not None:
+            described.vector_size = features.vector_size
     if to_operator:
         described.problem = engine.problem if engine is not None else ""
         described.endpoints.extend(_endpoints(entry, settings))

@@ -10,7 +10,11 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from inference_svc.engine.embedding_request import SubmitEmbedding
+from inference_svc.engine.embedding_request import (
+    EmbeddingLimits,
+    EmbeddingRequest,
+    SubmitEmbedding,
+)
 from inference_svc.engine.events import (
     AdapterLoadDone,
     Cancelled,
@@ -40,7 +44,7 @@ from inference_svc.engine_client.process import StartFailed
 from inference_svc.llama.warmup import WarmUp
 from inference_svc.snapshots.store import FolderUsage
 from inference_svc.upstream.endpoint import Endpoint
-from inference_svc.upstream.endpoints import Endpoints, EndpointStatus
+from inference_svc.upstream.endpoints import Endpoints, EndpointStatus, Probed
 from inference_svc.upstream.engine_api import EngineInfo
 from inference_svc.upstream.faults import EngineFault, RequestRefused
 from inference_svc.upstream.probe import PinnedIdentity
@@ -93,6 +97,7 @@ class UpstreamConnection:
         on_exit: Callable[[int], None],
     ) -> None:
         self._target = target
+        self._vocabulary_size = 0 if vocabulary is None else vocabulary.size
         self._on_message = on_message
         self._on_exit = on_exit
         self._loop = asyncio.get_running_loop()
@@ -120,7 +125,7 @@ class UpstreamConnection:
         if self._is_ended:
             return
         match command:
-            case Submit(request):
+            case Submit(request) | SubmitEmbedding(request):
                 self._submit(request)
             case Cancel(sequence_id):
                 self._cancel(sequence_id)
@@ -136,8 +141,6 @@ class UpstreamConnection:
         match command:
             case Flush(job_id):
                 self._emit(Flushed(job_id, 0))
-            case SubmitEmbedding(request):
-                self._emit(Failed(request.sequence_id, self._cannot("embeddings")))
             case LoadAdapter(digest):
                 problem = f"the engine {self._target.name} takes no adapters in GGUF files"
                 self._emit(AdapterLoadDone(digest, problem))
@@ -267,31 +270,55 @@ class UpstreamConnection:
             probed.context_tokens,
             WarmUp(0, "the engine is not ours", {}),
             load_s,
+            self._embedding_limits(probed),
             features=probed.features,
         )
         self._answer(Ready(ready, probed.features.engine, FolderUsage(0, 0)))
 
+    def _embedding_limits(self, probed: Probed) -> EmbeddingLimits | None:
+        """Of the models that embed; in text mode tokens are not known."""
+        if (size := probed.features.vector_size) is None:
+            return None
+        slots, context = probed.slots * len(self._target.urls), probed.context_tokens
+        return EmbeddingLimits(
+            batch_tokens=context,
+            input_tokens=context,
+            sequences=slots,
+            cells=slots * context,
+            vector_size=size,
+            vocabulary_size=self._vocabulary_size,
+        )
+
     # --- requests ---------------------------------------------------------------------------------
 
-    def _submit(self, request: SequenceRequest) -> None:
-        served, probed = self._served, self._endpoints.probed
-        sequence = Sequence(request, arrived_at=time.monotonic())
+    def _submit(self, request: SequenceRequest | EmbeddingRequest) -> None:
         try:
-            if served is None or probed is None:
-                raise EngineRestarting()
-            probed.features.check(request)
-            count, limit = len(sequence.tokens), served.context_tokens
-            if count > limit:
-                raise ContextLengthExceeded(
-                    field="prompt", prompt_tokens=count, context_tokens=limit
-                )
+            turn = self._new_turn(request)
         except DomainError as error:
             self._emit(Failed(request.sequence_id, error))
             return
-        self._turns[request.sequence_id] = probed.engine.turn(sequence, served)
+        self._turns[request.sequence_id] = turn
         self._queue.shares.enter(request.project)
-        self._queue.push(sequence)
+        self._queue.push(turn.sequence)
         self._admit()
+
+    def _new_turn(self, request: SequenceRequest | EmbeddingRequest) -> Turn:
+        """Raises a `DomainError` for what the engines would not do."""
+        served, probed = self._served, self._endpoints.probed
+        if served is None or probed is None:
+            raise EngineRestarting()
+        if isinstance(request, EmbeddingRequest):
+            if probed.engine.embed is None:
+                raise self._cannot("embeddings")
+            return probed.engine.embed(request, served)
+        if not probed.features.generates:
+            raise self._cannot("generation")
+        probed.features.check(request)
+        sequence = Sequence(request, arrived_at=time.monotonic())
+        count, limit = len(sequence.tokens), served.context_tokens
+        if count > limit:
+            raise ContextLengthExceeded(field="prompt", prompt_tokens=count, context_tokens=limit)
+        return probed.engine.turn(sequence, served)
 
     def _admit(self) -> None:
         """Start as many waiting requests as the engines have slots for."""

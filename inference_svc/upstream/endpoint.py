@@ -28,7 +28,7 @@ from inference_svc.upstream.faults import (
 from inference_svc.upstream.http_connection import HttpConnection
 from inference_svc.upstream.target import UpstreamTarget
 
-_MAX_BODY_BYTES: Final = 8 << 20
+MAX_BODY_BYTES: Final = 8 << 20
 _MAX_LINE_BYTES: Final = 4 << 20
 _MAX_ERROR_BYTES: Final = 16 << 10
 _MAX_IDLE: Final = 32
@@ -137,6 +137,14 @@ class Endpoint:
         reader = _JsonReader()
         timeout_s = _CALL_TIMEOUT_S
         await self._exchange(method, path, body, reader, lambda _: None, timeout_s, timeout_s)
+        return reader.value()
+
+    async def compute(self, path: str, body: Any, refused: frozenset[int]) -> Any:
+        """Return the parsed JSON of what the engine that was probed computes, in at most the time
+        of a first token; `refused` as in `stream`. Raises `EngineFault`."""
+        reader, timeout_s = _JsonReader(), self._target.first_token_timeout_s
+        reader.must_be_ours, reader.refused = True, refused
+        await self._exchange("POST", path, body, reader, lambda _: None, timeout_s, timeout_s)
         return reader.value()
 
     async def stream(
@@ -326,8 +334,8 @@ class _JsonReader(_Reader):
 
     def read(self, data: bytes) -> bool:
         self._data += data
-        if len(self._data) > _MAX_BODY_BYTES:
-            raise AnswerInvalid(f"its answer has more than {_MAX_BODY_BYTES} bytes")
+        if len(self._data) > MAX_BODY_BYTES:
+            raise AnswerInvalid(f"its answer has more than {MAX_BODY_BYTES} bytes")
         return False
 
     def value(self) -> Any:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from inference_svc.engine import sequence
+from inference_svc.engine.embedding_request import EmbeddingRequest
 from inference_svc.engine_client.features import Features
 from inference_svc.upstream.endpoint import Endpoint, EndpointState
 from inference_svc.upstream.engine_api import EngineInfo, InfoApi
@@ -37,13 +38,14 @@ _MAX_WAIT_S: Final = 5.0
 
 class Examined(NamedTuple):
     """What is behind a URL. `features` asks what it honours, and raises `EngineFault`; `turn` makes
-    a turn at it."""
+    a turn at it, and `embed` one of embeddings, if it has any."""
 
     api: InfoApi
     info: EngineInfo
     identity: Identity
     features: Callable[[], Awaitable[Features]]
     turn: Callable[[sequence.Sequence, ServedModel], Turn]
+    embed: Callable[[EmbeddingRequest, ServedModel], Turn] | None = None
 
 
 class Mode(Protocol):
@@ -281,6 +283,8 @@ def _common(found: Sequence[Probed]) -> Probed:
             max_logprobs=min(told) if len(told) == len(counts) else None,
             min_tokens=all(each.min_tokens for each in features),
             ignore_eos=all(each.ignore_eos for each in features),
+            generates=all(each.generates for each in features),
+            vector_size=features[0].vector_size,  # the same, since it identifies the model
         ),
         slots=max(round(sum(each.slots for each in found) / len(found)), 1),
         context_tokens=min(each.context_tokens for each in found),
@@ -293,7 +297,7 @@ def _lacking(served: Probed, found: Probed) -> list[str]:
     ours, left = served.features, both.features
     missing = sorted(ours.sampling - left.sampling)
     missing += sorted(each.value for each in ours.constraints - left.constraints)
-    for name in ("takes_grammars", "max_logprobs", "min_tokens", "ignore_eos"):
+    for name in ("takes_grammars", "max_logprobs", "min_tokens", "ignore_eos", "generates"):
         if getattr(ours, name) != getattr(left, name):
             missing.append(name)
     if both.context_tokens < served.context_tokens:

@@ -106,13 +106,15 @@ class InfoApi(Protocol):
 class EngineApi(InfoApi, Protocol):
     """One kind of engine with token ids. `sampling` are the fields of `Sampling`, and `forms` the
     constraint kinds that its versions may honour; `grammar_flag` is with what it takes our
-    grammars, `brackets_are_control` as in `Features`."""
+    grammars, `brackets_are_control` as in `Features`. Where it `may_do_both`, an engine that embeds
+    may also generate."""
 
     sampling: frozenset[str]
     forms: frozenset[OutputFormatKind]
     grammar_flag: str
     brackets_are_control: bool
     takes_min_tokens: bool
+    may_do_both: bool
 
     async def known_fields(self, endpoint: Endpoint, model: str) -> frozenset[str]:
         """The fields that act, by our names: of `sampling`, "ignore_eos" and "min_tokens"."""

@@ -72,6 +72,7 @@ class LlamaServer:
     grammar_flag = "a build with LLAMA_LLGUIDANCE"
     brackets_are_control = False
     takes_min_tokens = False
+    may_do_both = True
 
     def __init__(self, pieces: PieceIndex) -> None:
         self._pieces = pieces

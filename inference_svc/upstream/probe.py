@@ -13,12 +13,14 @@ from inference_svc.engine.constraint import Constraint, OutputFormat, OutputForm
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.sampling_params import Sampling
 from inference_svc.engine_client.features import Features
+from inference_svc.upstream.embedding_turn import EmbeddingRoute
 from inference_svc.upstream.endpoint import Endpoint
 from inference_svc.upstream.engine_api import EngineApi, EngineInfo, Generation
 from inference_svc.upstream.faults import (
     AnswerInvalid,
     EngineLost,
     EngineUnusable,
+    RequestFailed,
     RequestRefused,
     excerpt,
 )
@@ -55,11 +57,13 @@ _LOGPROBS: Final = (64, 20, 5, 1)
 
 
 class Identity(NamedTuple):
-    """What must not change under a name. `vocabulary` is a digest of tokens of fixed texts."""
+    """What must not change under a name. `vocabulary` is a digest of tokens of fixed texts, and
+    `vector_size` the length of embeddings, None without any."""
 
     kind: str
     model: str
     revision: str
+    vector_size: int | None
     vocabulary: str
 
 
@@ -74,7 +78,7 @@ class PinnedIdentity:
         if self.identity is None:
             self.identity = found
         elif found != self.identity:
-            raise EngineUnusable(f"it serves {found[:3]}, but this name was {self.identity[:3]}")
+            raise EngineUnusable(f"it serves {found[:4]}, but this name was {self.identity[:4]}")
 
 
 async def detect(endpoint: Endpoint, apis: Sequence[EngineApi], model: str) -> EngineApi:
@@ -125,26 +129,45 @@ def describe_difference(text: str, own: Sequence[int], theirs: Sequence[int]) ->
     )
 
 
+async def find_vector_size(
+    endpoint: Endpoint, model: str, vocabulary: UpstreamVocabulary
+) -> int | None:
+    """The length of the engine's embeddings, None if it has none. Raises `EngineFault`."""
+    probe = vocabulary.tokenize(_PROBE_TEXT, add_special=True, parse_special=False)
+    try:
+        return await EmbeddingRoute().vector_size(endpoint, model, probe)
+    except (RequestRefused, EngineUnusable):  # the key was accepted before: this route is closed
+        return None
+
+
 class Prober:
-    """Tries the features of one engine."""
+    """Tries the features of one engine. `vector_size` is the length of its embeddings, if any."""
 
     def __init__(
-        self, endpoint: Endpoint, api: EngineApi, info: EngineInfo, vocabulary: UpstreamVocabulary
+        self,
+        endpoint: Endpoint,
+        api: EngineApi,
+        info: EngineInfo,
+        vocabulary: UpstreamVocabulary,
+        vector_size: int | None,
     ) -> None:
         self._endpoint = endpoint
         self._api = api
         self._info = info
         self._vocabulary = vocabulary
         self._pieces = VocabularyPieces(vocabulary)
+        self._vector_size = vector_size
 
     async def features(self) -> Features:
         """Raises `EngineFault` if it is lost meanwhile."""
-        api, info = self._api, self._info
+        api, info, name = self._api, self._info, f"{self._api.name} {self._info.version}".strip()
+        if self._vector_size is not None and not await self._generates():
+            return Features(name, frozenset(), generates=False, vector_size=self._vector_size)
         known = await api.known_fields(self._endpoint, info.model)
         takes_grammars = await self._writes(_GRAMMAR, takes_grammars=True)
         forms = [kind for kind in api.forms if await self._writes(_form(kind))]
         return Features(
-            engine=f"{api.name} {info.version}".strip(),
+            engine=name,
             sampling=api.sampling & known,
             constraints=frozenset(forms),
             takes_grammars=takes_grammars,
@@ -153,7 +176,18 @@ class Prober:
             max_logprobs=await self._max_logprobs(),
             min_tokens=api.takes_min_tokens and "min_tokens" in known,
             ignore_eos="ignore_eos" in known,
+            vector_size=self._vector_size,
         )
+
+    async def _generates(self) -> bool:
+        """Whether an engine that embeds generates too."""
+        if not self._api.may_do_both:
+            return False
+        try:
+            await self._generate(_request(), False)
+        except (RequestRefused, RequestFailed):
+            return False
+        return True
 
     async def _writes(self, constraint: Constraint, *, takes_grammars: bool = False) -> bool:
         """Whether two tokens of a constrained output are those that the constraint demands."""

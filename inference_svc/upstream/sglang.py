@@ -42,6 +42,7 @@ class Sglang:
     grammar_flag = "--grammar-backend llguidance"
     brackets_are_control = True
     takes_min_tokens = True
+    may_do_both = False
 
     async def info(self, endpoint: Endpoint, model: str) -> EngineInfo:
         told = members(await endpoint.call("GET", "/server_info"), "the answer of /server_info")

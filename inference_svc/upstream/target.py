@@ -38,7 +38,7 @@ class UpstreamTarget:
     of each URL, and `context_tokens` are told by the engine if None. Times are in seconds: until
     connected, until the first token, and between two parts of an answer. `ca_file` verifies engines
     instead of the system's authorities; `certificate_file` and `certificate_key_file` are the
-    client's. `default_path` is that of URLs that have none.
+    client's. `default_path` is that of URLs that have none. In text mode it generates or `embeds`.
     """
 
     name: str
@@ -56,3 +56,4 @@ class UpstreamTarget:
     certificate_file: Path | None = None
     certificate_key_file: Path | None = None
     default_path: str = ""
+    embeds: bool = False

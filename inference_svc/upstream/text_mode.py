@@ -4,16 +4,17 @@ An answer that was shown in part cannot go on at another engine. Tokens are coun
 until it has told them, or if it does not, each event counts as one.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
 from inference_svc.engine.events import Delta, Finished, FinishReason, MessagePart, ToldUsage
 from inference_svc.engine.sequence import Sequence
 from inference_svc.engine_client.features import Features
+from inference_svc.upstream.embedding_turn import EmbeddingRoute, EmbeddingTurn
 from inference_svc.upstream.endpoint import Endpoint
 from inference_svc.upstream.endpoints import Examined
-from inference_svc.upstream.faults import AnswerInvalid, EngineLost, RequestRefused
+from inference_svc.upstream.faults import AnswerInvalid, EngineLost, EngineUnusable, RequestRefused
 from inference_svc.upstream.openai import FEATURES, MessageReader, OpenAi, Usage, chat_completion
 from inference_svc.upstream.probe import Identity
 from inference_svc.upstream.target import UpstreamTarget
@@ -27,11 +28,9 @@ _NEW_LIMIT: Final = "max_completion_tokens"
 _REFUSED_STATUSES: Final = frozenset({400, 403, 404, 413, 422})
 """403 and 404 are also for contents that a service does not allow, and for features that a model
 does not have; that the routes are there was seen by the list of models."""
+_EMBEDDINGS: Final = EmbeddingRoute("/embeddings", _REFUSED_STATUSES)
+_PROBE_TEXT: Final = "a"
 _REFUSED: Final = "the engine does not accept this request; the log of the service has its reason"
-
-
-async def _features() -> Features:
-    return FEATURES
 
 
 @dataclass(slots=True)
@@ -49,14 +48,27 @@ class TextMode:
 
     def __init__(self, target: UpstreamTarget) -> None:
         self._model = target.model
+        self._embeds = target.embeds
         self._api = OpenAi()
         self._names = FieldNames()
 
     async def examine(self, endpoint: Endpoint) -> Examined:
         info = await self._api.info(endpoint, self._model)
-        identity = Identity(self._api.name, info.model, info.revision, "")
+        size = await self._vector_size(endpoint, info.model) if self._embeds else None
+        identity = Identity(self._api.name, info.model, info.revision, size, "")
         turn = partial(MessageTurn, names=self._names)
-        return Examined(self._api, info, identity, _features, turn)
+        embed = partial(EmbeddingTurn, route=_EMBEDDINGS, size=size) if size else None
+
+        async def features() -> Features:
+            return replace(FEATURES, generates=not self._embeds, vector_size=size)
+
+        return Examined(self._api, info, identity, features, turn, embed)
+
+    async def _vector_size(self, endpoint: Endpoint, model: str) -> int:
+        try:
+            return await _EMBEDDINGS.vector_size(endpoint, model, _PROBE_TEXT)
+        except RequestRefused as fault:
+            raise EngineUnusable(f"it does not embed: {fault}") from None
 
 
 class MessageTurn(Turn):
@@ -99,7 +111,7 @@ class MessageTurn(Turn):
         self._reader, self._usage, self._finish_reason = MessageReader(), None, ""
         try:
             path, body = chat_completion(self.sequence.request, self._served.model, limit)
-            await self._ask(endpoint, path, body, _REFUSED_STATUSES)
+            await self._ask(endpoint, path, body, self._read, _REFUSED_STATUSES)
         except EngineLost:
             if not self._finish_reason:  # else only its counts are missing
                 raise

@@ -14,6 +14,7 @@ from typing import Final
 
 from inference_svc.engine.events import ChosenLogprob, Delta, FinishReason, Logprob
 from inference_svc.engine.sequence import Sequence
+from inference_svc.upstream.embedding_turn import EmbeddingRoute, EmbeddingTurn
 from inference_svc.upstream.endpoint import Endpoint
 from inference_svc.upstream.endpoints import Examined
 from inference_svc.upstream.engine_api import (
@@ -27,7 +28,13 @@ from inference_svc.upstream.engine_api import (
 from inference_svc.upstream.faults import AnswerInvalid, EngineLost, RequestRefused
 from inference_svc.upstream.llama_server import LlamaServer
 from inference_svc.upstream.pieces import PieceIndex, VocabularyPieces
-from inference_svc.upstream.probe import Identity, Prober, check_vocabulary, detect
+from inference_svc.upstream.probe import (
+    Identity,
+    Prober,
+    check_vocabulary,
+    detect,
+    find_vector_size,
+)
 from inference_svc.upstream.sglang import Sglang
 from inference_svc.upstream.target import UpstreamTarget, UpstreamVocabulary
 from inference_svc.upstream.upstream_turn import ServedModel, Turn
@@ -56,10 +63,12 @@ class TokenMode:
         api = await detect(endpoint, self._apis, target.model)
         info = await api.info(endpoint, target.model)
         digest = await check_vocabulary(endpoint, api, info.model, self._vocabulary)
-        identity = Identity(api.name, info.model, info.revision, digest)
-        prober = Prober(endpoint, api, info, self._vocabulary)
+        size = await find_vector_size(endpoint, info.model, self._vocabulary)
+        identity = Identity(api.name, info.model, info.revision, size, digest)
+        prober = Prober(endpoint, api, info, self._vocabulary, size)
         turn = partial(TokenTurn, api=api, pieces=self._pieces)
-        return Examined(api, info, identity, prober.features, turn)
+        embed = partial(EmbeddingTurn, route=EmbeddingRoute(), size=size) if size else None
+        return Examined(api, info, identity, prober.features, turn, embed)
 
 
 def _apis(vocabulary: UpstreamVocabulary, kind: str) -> tuple[EngineApi, ...]:
@@ -141,7 +150,7 @@ class TokenTurn(Turn):
         )
         self._reader = self._api.reader(generation)
         path, body = self._api.body(generation)
-        await self._ask(endpoint, path, body)
+        await self._ask(endpoint, path, body, self._read)
         if not self.is_finished and not self._must_force:
             raise EngineLost("its stream ended before the answer did")
 

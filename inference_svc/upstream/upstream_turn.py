@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from inference_svc.engine.events import Event, Started, Timings
 from inference_svc.engine.sequence import Sequence
-from inference_svc.upstream.endpoint import REFUSED, Endpoint
+from inference_svc.upstream.endpoint import REFUSED, Endpoint, OnData
 from inference_svc.upstream.faults import EngineFault, RequestRefused
 from inference_svc.upstream.http_connection import HttpConnection
 from svc_kit.errors import DomainError
@@ -73,10 +73,6 @@ class Turn(ABC):
     def refusal(self, fault: RequestRefused) -> DomainError:
         """The error of a request that an engine does not accept."""
 
-    @abstractmethod
-    def _read(self, data: bytes) -> bool:
-        """Read an event; returns whether no more of the answer is wanted."""
-
     @property
     def phase(self) -> str:
         """Where it is: "queued", "prefill" or "decode"."""
@@ -100,12 +96,17 @@ class Turn(ABC):
             sequence.has_started, sequence.started_at = True, time.monotonic()
 
     async def _ask(
-        self, endpoint: Endpoint, path: str, body: object, refused: frozenset[int] = REFUSED
+        self,
+        endpoint: Endpoint,
+        path: str,
+        body: object,
+        on_data: OnData,
+        refused: frozenset[int] = REFUSED,
     ) -> None:
         """Send a request and read its answer. What follows the end of the sequence is no fault;
-        `refused` as in `Endpoint.stream`."""
+        `on_data` and `refused` as in `Endpoint.stream`."""
         try:
-            await endpoint.stream(path, body, self._read, self._on_open, refused)
+            await endpoint.stream(path, body, on_data, self._on_open, refused)
         except EngineFault:
             if not self.is_finished:
                 raise

@@ -44,6 +44,7 @@ class Vllm:
     grammar_flag = '--structured-outputs-config \'{"backend": "guidance"}\''
     brackets_are_control = True
     takes_min_tokens = True
+    may_do_both = False
 
     async def info(self, endpoint: Endpoint, model: str) -> EngineInfo:
         version = members(await endpoint.call("GET", "/version"), "the answer of /version")

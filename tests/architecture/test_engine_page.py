@@ -17,6 +17,8 @@ RPC: Final = "tests/unit/inference_svc/rpc/test_upstream_features.py"
 TEXT: Final = f"{UPSTREAM}/test_text_mode.py"
 TEXT_E2E: Final = "tests/e2e/test_text_mode.py"
 TEXT_RPC: Final = "tests/unit/inference_svc/rpc/test_text_mode.py"
+VECTORS: Final = f"{UPSTREAM}/test_upstream_embeddings.py"
+VECTORS_E2E: Final = "tests/e2e/test_engine_embeddings.py"
 POOL: Final = "tests/unit/inference_svc/model_pool/test_upstreams.py"
 
 TESTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
@@ -54,14 +56,46 @@ TESTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             f"{SERVICES}::test_a_chat_over_an_engine_is_traced_as_one_of_a_local_model",
         ),
         "a model's default sampling": (f"{FEATURES}::test_only_fields_that_act_must_be_honoured",),
-        "pictures and sounds, embeddings, reranking, log probabilities of prompts,"
+        "embeddings": (
+            f"{VECTORS_E2E}::test_vectors_of_the_engine_come_by_each_route",
+            f"{VECTORS}::test_an_engine_that_only_chats_is_not_asked_to_embed",
+            f"{E2E}::test_what_the_engine_cannot_do_is_refused_by_name",
+        ),
+        "pictures and sounds, reranking, log probabilities of prompts,"
         " `deterministic`, snapshots, GGUF adapters": (
             f"{FEATURES}::test_what_the_engine_lacks_is_refused_by_name",
-            f"{E2E}::test_what_the_engine_cannot_do_is_refused_by_name",
+            f"{VECTORS_E2E}::test_what_the_engine_would_not_do_to_vectors_is_refused_by_name",
             f"{POOL}::test_an_upstream_runs_no_adapters_and_saves_no_snapshots",
         ),
         "adapters that the engine has loaded": (
             f"{UPSTREAM}/test_upstream_turns.py::test_an_adapter_of_the_engine_is_asked_by_its_name",
+        ),
+    },
+    "Embeddings": {
+        "inputs": (
+            f"{VECTORS}::test_vectors_of_token_ids_come_in_the_order_of_the_inputs",
+            f"{VECTORS}::test_many_inputs_are_asked_for_a_few_at_a_time",
+        ),
+        "an input beyond the context": (
+            f"{VECTORS_E2E}::test_what_the_engine_would_not_do_to_vectors_is_refused_by_name",
+        ),
+        "vectors": (
+            f"{VECTORS}::test_an_answer_that_is_none_is_asked_for_elsewhere",
+            "tests/property/inference_svc/upstream/test_embedding_properties.py"
+            "::test_vectors_have_the_order_of_the_inputs",
+        ),
+        "`dimensions`": (f"{VECTORS}::test_vectors_are_truncated_and_then_scaled",),
+        "`normalize`": (
+            f"{VECTORS_E2E}::test_what_the_engine_would_not_do_to_vectors_is_refused_by_name",
+        ),
+        "several URLs, queue, priorities, deadlines, overload, keys, limits, usage, traces": (
+            f"{VECTORS}::test_what_was_embedded_before_a_loss_is_not_asked_for_again",
+            f"{VECTORS}::test_requests_beyond_the_slots_wait_and_a_cancelled_one_frees_its_slot",
+            f"{VECTORS}::test_a_deadline_ends_a_request_that_runs",
+        ),
+        "vector stores": (
+            f"{VECTORS_E2E}::test_files_are_embedded_and_found_by_the_engine",
+            f"{VECTORS}::test_another_length_under_the_same_name_is_another_model",
         ),
     },
     "Text mode": {
@@ -99,7 +133,12 @@ TESTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             f"{TEXT_RPC}::test_templates_and_formats_of_ours_are_refused_by_name",
             f"{TEXT_E2E}::test_what_the_engine_would_not_get_is_refused_by_name",
         ),
-        "completions, tokenizing, counting, rendering, embeddings, reranking": (
+        "embeddings": (
+            f"{VECTORS_E2E}::test_in_text_mode_vectors_and_counts_are_those_of_the_service",
+            f"{VECTORS_E2E}::test_in_text_mode_a_model_that_embeds_does_nothing_else",
+            f"{VECTORS}::test_a_service_is_asked_to_embed_only_if_the_settings_say_so",
+        ),
+        "completions, tokenizing, counting, rendering, reranking": (
             f"{TEXT_E2E}::test_what_needs_token_ids_is_refused",
         ),
         "`enable_thinking`": (f"{TEXT_RPC}::test_what_has_no_effect_is_named",),
@@ -167,6 +206,7 @@ TESTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             "::test_a_sampled_output_goes_on_with_the_seed_of_its_request",
         ),
         "several choices": (f"{UPSTREAM}/test_resumption.py::test_each_choice_goes_on_by_itself",),
+        "embeddings": (f"{VECTORS}::test_what_was_embedded_before_a_loss_is_not_asked_for_again",),
         "turn of a run or a background response in text mode, or with an enforced format,"
         " `strict` or required tools, after it has written something": (
             f"{UPSTREAM}/test_resumption.py::test_a_constrained_output_cannot_be_resumed",

@@ -8,7 +8,7 @@ with it, and tests/service/inference_svc/upstream the stand-ins.
 import http.client
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -162,12 +162,18 @@ def _completions(**fields: Any) -> dict[str, Any]:
     return {**greedy, "stream": True, "return_token_ids": True, **fields}
 
 
+def _embeddings(given: Sequence[int] | Sequence[Sequence[int]]) -> dict[str, Any]:
+    """A body for any engine."""
+    return {"model": "demo", "input": given}
+
+
 _SAMPLED: Final = {"temperature": 0.9, "top_p": 0.9, "min_p": 0.01, "seed": 7}
 
 EXCHANGES: Final[Mapping[str, tuple[Exchange, ...]]] = {
     "llama_server": (
         Exchange("health", "/health"),
         Exchange("props", "/props"),
+        Exchange("embeddings off", "/v1/embeddings", _embeddings([PROMPT])),
         Exchange("models", "/v1/models"),
         Exchange("slots idle", "/slots"),
         Exchange("tokenize", "/tokenize", {"content": TEXTS, "add_special": True}),
@@ -204,6 +210,15 @@ EXCHANGES: Final[Mapping[str, tuple[Exchange, ...]]] = {
             "closed", "/completion", _completion(n_predict=400, ignore_eos=True), closes_after=2
         ),
         Exchange("slots after", "/slots"),
+    ),
+    "llama_server_embeddings": (
+        Exchange("models", "/v1/models"),
+        Exchange("tokenize", "/tokenize", {"content": TEXTS, "add_special": True}),
+        Exchange("embeddings", "/v1/embeddings", _embeddings([PROMPT, PROMPT[:3]])),
+        Exchange("one embedding", "/v1/embeddings", _embeddings(PROMPT)),
+        Exchange("no tokens to embed", "/v1/embeddings", _embeddings([[]])),
+        Exchange("unknown tokens to embed", "/v1/embeddings", _embeddings([[1 << 20]])),
+        Exchange("unary", "/completion", _completion(stream=False)),
     ),
     "vllm": (
         Exchange("health", "/health"),

@@ -23,6 +23,7 @@ from tests.support.engine_wire import (
 
 _LARK: Final = "%llguidance"
 _FINGERPRINT: Final = "vllm-0.32.0-stand-in"
+_VECTOR_SIZE: Final = 256
 _NUMBER: Final = (int, float, type(None))
 _VLLM_FIELDS: Final[Mapping[str, tuple[type, ...]]] = {
     **dict.fromkeys(("temperature", "top_p", "min_p", "repetition_penalty"), _NUMBER),
@@ -75,6 +76,11 @@ class LlamaServer(Engine):
                 return {"tokens": self.tokenize(body["content"], parse_special=special)}
             case "/detokenize":
                 return {"content": self.text(body["tokens"], special=True)}
+            case "/v1/embeddings" if state.vector_size is None:
+                problem = "This server does not support embeddings. Start it with `--embeddings`"
+                raise Refused(problem, 501, kind="not_supported_error")
+            case "/v1/embeddings":
+                return self.embeddings(body, {})
         raise Refused("File Not Found", 404, kind="not_found_error")
 
     def read(self, body: Any) -> Asked:
@@ -208,10 +214,14 @@ class Vllm(Engine):
                 return told | {"token_strs": None}
             case "/detokenize":
                 return {"prompt": self.text(body["tokens"], special=True)}
+            case "/v1/embeddings" if state.vector_size is not None:
+                return self.embeddings(body, {"id": "embd-1", "created": 1700000000})
         raise Refused("Not Found", 404, kind="no route")
 
     def read(self, body: Any) -> Asked:
         """Read the body of `/v1/completions`: known fields have a type, others are ignored."""
+        if self.state.vector_size is not None:
+            raise Refused("Not Found", 404, kind="no route")
         if not isinstance(body, dict):
             raise Refused("the body is not JSON")
         for name, types in _VLLM_FIELDS.items():
@@ -351,6 +361,10 @@ class SGLang(Engine):
                 return {"tokens": tokens, "count": len(tokens), "max_model_len": length}
             case "/v1/detokenize" | "/detokenize":
                 return {"text": self.text(body["tokens"], special=True)}
+            case "/v1/embeddings" if state.vector_size is None:
+                raise Refused("This model does not appear to be an embedding model by default.")
+            case "/v1/embeddings":
+                return self.embeddings(body, {})
         raise Refused("Not Found", 404)
 
     def read(self, body: Any) -> Asked:
@@ -409,8 +423,17 @@ class SGLang(Engine):
         return {"error": error}
 
 
+class EmbeddingLlamaServer(LlamaServer):
+    """llama-server with --embeddings."""
+
+    def __init__(self, state: EngineState) -> None:
+        super().__init__(state)
+        state.vector_size = _VECTOR_SIZE
+
+
 WIRES: Final[Mapping[str, Callable[[EngineState], Wire]]] = {
     "llama_server": LlamaServer,
+    "llama_server_embeddings": EmbeddingLlamaServer,
     "vllm": Vllm,
     "sglang": SGLang,
 }

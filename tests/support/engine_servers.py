@@ -23,7 +23,10 @@ from tools.corral_server import free_address
 from tools.demo_model.export_hf import export
 
 VARIABLES: Final = {"llama_server": "CORRAL_LLAMA_SERVER", "vllm": "CORRAL_VLLM"}
-PROGRAMS: Final = {kind: os.environ.get(name, "") for kind, name in VARIABLES.items()}
+EMBEDDING_VARIABLES: Final = {f"{kind}_embeddings": name for kind, name in VARIABLES.items()}
+"""Engines that embed with the bundled model, by the vector of its last token."""
+_ALL_VARIABLES: Final = {**VARIABLES, **EMBEDDING_VARIABLES}
+PROGRAMS: Final = {kind: os.environ.get(name, "") for kind, name in _ALL_VARIABLES.items()}
 STAND_IN: Final = "stand_in"
 """One that speaks as llama-server, and always writes `PARIS`."""
 CONTEXT_TOKENS: Final = 1024
@@ -87,7 +90,7 @@ def run_real_engine(kind: str, folder: Path) -> Iterator[RunningEngine]:
     """Run an engine; `folder` gets what it reads. Leaving stops it."""
     program = PROGRAMS[kind]
     if not program:
-        pytest.skip(f"{kind} is not installed ({VARIABLES[kind]})")
+        pytest.skip(f"{kind} is not installed ({_ALL_VARIABLES[kind]})")
     if program.startswith("http"):
         yield RunningEngine(kind, program, "bundled", None)
         return
@@ -125,8 +128,20 @@ def _vllm(program: str, folder: Path, port: str) -> EngineCommand:
     return EngineCommand(command, "Application startup complete", str(model))
 
 
+def _with(
+    *options: str, start: Callable[[str, Path, str], EngineCommand]
+) -> Callable[[str, Path, str], EngineCommand]:
+    def command(program: str, folder: Path, port: str) -> EngineCommand:
+        usual = start(program, folder, port)
+        return usual._replace(arguments=[*usual.arguments, *options])
+
+    return command
+
+
 _COMMANDS: Final[Mapping[str, Callable[[str, Path, str], EngineCommand]]] = {
     STAND_IN: _stand_in,
     "llama_server": _llama_server,
+    "llama_server_embeddings": _with("--embeddings", "--pooling", "last", start=_llama_server),
     "vllm": _vllm,
+    "vllm_embeddings": _with("--runner", "pooling", "--convert", "embed", start=_vllm),
 }

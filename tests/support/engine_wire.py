@@ -5,6 +5,7 @@
 
 import functools
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -49,7 +50,8 @@ class EngineState:
     """What an engine is, which tests may change.
 
     `slots` requests run at once, `max_queued` wait (None: any number). With `takes_grammars` it
-    takes Lark as llguidance does. A step, in which each stream gets a token, takes `step_s`.
+    takes Lark as llguidance does. A step, in which each stream gets a token, takes `step_s`. With a
+    `vector_size` it embeds, and of the kinds only llama-server generates too.
     """
 
     vocabulary: Vocabulary
@@ -59,6 +61,7 @@ class EngineState:
     context_tokens: int = 2048
     takes_grammars: bool = True
     step_s: float = 0.0
+    vector_size: int | None = None
     num_running: int = 0
     num_waiting: int = 0
 
@@ -152,6 +155,31 @@ class Engine:
         if room <= 0:
             raise TooLong(len(prompt), self.state.context_tokens)
         return prompt, room if limit is None or limit < 0 else min(limit, room)
+
+    def embeddings(self, body: Any, known: Mapping[str, Any]) -> Any:
+        """The answer of `/v1/embeddings`; its fields but for the vectors are as `known`. Raises
+        `Refused`."""
+        inputs = body["input"] if isinstance(body["input"][0], list) else [body["input"]]
+        if not all(inputs):
+            raise Refused("Input content cannot be empty")
+        if any(not 0 <= each < self.state.vocabulary.size for item in inputs for each in item):
+            raise Refused("Prompt contains invalid tokens")
+        data = [
+            {"embedding": self._vector(item), "index": index, "object": "embedding"}
+            for index, item in enumerate(inputs)
+        ]
+        count = sum(map(len, inputs))
+        usage = {"prompt_tokens": count, "total_tokens": count}
+        return {**known, "model": self.state.model, "object": "list", "usage": usage, "data": data}
+
+    def _vector(self, tokens: Sequence[int]) -> list[float]:
+        """A vector of length 1, which depends on all tokens and on their order."""
+        size = self.state.vector_size or 1
+        values = [0.5] * size
+        for position, token in enumerate(tokens):
+            values[(token * 31 + position * 7) % size] += 1.0
+        length = math.hypot(*values)
+        return [value / length for value in values]
 
     def most_probable(self, token: int, count: int) -> list[tuple[int, float]]:
         """That many tokens with log probabilities, the written one first."""

@@ -121,7 +121,9 @@ class WordEmbedder:
     async def model(self, project: str, name: str) -> EmbeddingModel:
         return EmbeddingModel(name, 496)
 
-    async def count_tokens(self, project: str, model: str, texts: Sequence[str]) -> list[int]:
+    async def count_tokens(
+        self, project: str, model: EmbeddingModel, texts: Sequence[str]
+    ) -> list[int]:
         return [len(text.split()) for text in texts]
 
     async def embed(

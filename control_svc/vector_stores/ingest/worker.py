@@ -140,7 +140,7 @@ class IngestHandler:
         self, project: str, model: EmbeddingModel, texts: Sequence[str], limit: int
     ) -> list[Piece]:
         """Count the tokens of texts, and halve those that are over the limit."""
-        counts = await self.embedder.count_tokens(project, model.name, texts)
+        counts = await self.embedder.count_tokens(project, model, texts)
         pieces: list[Piece] = []
         for text, num_tokens in zip(texts, counts, strict=True):
             if not num_tokens:

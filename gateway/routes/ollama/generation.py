@@ -127,7 +127,7 @@ async def _load(
 async def _wait_until_loaded(inference: InferenceClient, model: model_pb2.Model) -> None:
     if model.model_class == model_pb2.MODEL_CLASS_ENCODER:
         request = inference_service_pb2.EmbedRequest(model=model.name)
-        request.inputs.add().token_ids.ids.append(0)
+        request.inputs.add(text="a")
         timeout_s = inference.transfer_timeout_s
         await inference.call(request, inference_service_pb2.EmbedResponse, timeout_s=timeout_s)
         return

@@ -20,6 +20,7 @@ from inference_svc.model_pool.added_models_file import (
     write_file_list,
 )
 from inference_svc.model_pool.catalog import ModelEntry
+from inference_svc.models.metadata import ModelClass
 from inference_svc.models.sources import DownloadFile
 from inference_svc.upstream_settings import UpstreamSettings
 from svc_kit.errors import (
@@ -185,14 +186,15 @@ async def test_an_upstream_without_a_source_is_used_in_text_mode(
 ) -> None:
     """After a restart too. It needs a name, and has no digest."""
     added, again = upstream_service(tmp_path, harness), PoolHarness("a")
-    upstream = AddedUpstream(urls=(URL,), model="gpt-x")
+    upstream = AddedUpstream(urls=(URL,), model="gpt-x", task="embed")
     await added.add(AddedModel(name="big", source="", upstream=upstream), ["b"])
     await harness.pool.changes.wait_for(lambda: harness.catalog.has_model("big"))
     restarted = upstream_service(tmp_path, again)
     await restarted.start()
 
-    expected = UpstreamSettings(urls=[URL], model="gpt-x")
+    expected = UpstreamSettings(urls=[URL], model="gpt-x", task="embed")
     assert [each["b"].upstream for each in (harness, again)] == [expected] * 2
+    assert again["b"].file.model_class is ModelClass.ENCODER
     assert expected.is_text_mode
     for name, sha256 in (("", ""), ("c", "0" * 64)):
         wanted = AddedModel(name=name, source="", sha256=sha256, upstream=upstream)

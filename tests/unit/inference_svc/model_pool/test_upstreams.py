@@ -3,19 +3,26 @@
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 from corral.inference.v1 import engine_service_pb2 as engine_pb
+from pydantic import ValidationError
 
+from inference_svc.chat.templates import ChatTemplates
 from inference_svc.config import InferenceSettings, ModelSettings
-from inference_svc.engine_client.client import EngineState
+from inference_svc.engine_client.client import EngineClient, EngineState
+from inference_svc.engine_client.features import Features
+from inference_svc.engine_client.messages import ModelReady
+from inference_svc.llama.warmup import WarmUp
 from inference_svc.model_pool.catalog import Catalog, ModelEntry
 from inference_svc.model_pool.discovery import find_models, make_upstream_entry
 from inference_svc.model_pool.eviction import ModelState
+from inference_svc.model_pool.loader import ModelLoader
 from inference_svc.model_pool.settings_models import SettingsModels
 from inference_svc.models.memory_plan import RequestedLimits
-from inference_svc.models.metadata import ModelClass
+from inference_svc.models.metadata import ModelClass, ModelFile, fileless_model
 from inference_svc.models.placement import LoadPolicy
 from inference_svc.rpc.adapters import AdapterOrder, AdapterService
 from inference_svc.rpc.snapshots import SnapshotService
@@ -24,7 +31,9 @@ from inference_svc.snapshots.store import FolderLimits, SnapshotStore
 from inference_svc.upstream_settings import UpstreamSettings
 from svc_kit import errors
 from svc_kit.lifecycle import StartupError
+from svc_kit.metrics import EngineMetrics
 from svc_kit.sandbox.jobs import JobRunner
+from svc_kit.sandbox.pool import SandboxPool
 from tests.support.pooled import GIB, PoolHarness, make_entry, settle
 from tests.unit.inference_svc.models.test_memory_plan import make_model_file
 
@@ -206,9 +215,87 @@ async def test_an_upstream_runs_no_adapters_and_saves_no_snapshots(tmp_path: Pat
         await snapshots.restore(engine_pb.RestoreSnapshotRequest(snapshot_id="s"))
 
 
-def test_a_local_model_embeds_where_no_model_is_named() -> None:
-    """An upstream is the default of other requests if it is first."""
+def embedder(name: str = "vec") -> ModelEntry:
+    """A model that embeds in text mode, as its settings say."""
+    settings = UpstreamSettings(urls=["http://127.0.0.1:9"], task="embed")
+    return make_upstream_entry(fileless_model(name), settings, ModelSettings())
+
+
+def test_the_first_encoder_embeds_where_no_model_is_named() -> None:
+    """Also that of an upstream, which otherwise is no default of a class; else a local model does.
+    It is the default of other requests if it is first."""
     catalog = Catalog([upstream_entry(), make_entry("a")])
+    with_embedder = Catalog([upstream_entry(), make_entry("a"), embedder()])
 
     assert catalog.find_model("").name == "up"
     assert catalog.find_model("", ModelClass.ENCODER).name == "a"
+    assert with_embedder.find_model("", ModelClass.ENCODER).name == "vec"
+    assert with_embedder.find_model("", ModelClass.DECODER).name == "a"
+
+
+@pytest.mark.parametrize(
+    ("file_class", "generates", "expected"),
+    [
+        (ModelClass.DECODER, True, ModelClass.DECODER),
+        (ModelClass.DECODER, False, ModelClass.ENCODER),
+        (ModelClass.ENCODER, True, ModelClass.DECODER),
+        (ModelClass.RERANKER, False, ModelClass.RERANKER),
+    ],
+)
+def test_the_engine_says_what_class_a_model_has(
+    tmp_path: Path, file_class: ModelClass, generates: bool, expected: ModelClass
+) -> None:
+    """Not the file with its tokenizer, which may be of a model that is used in another way."""
+    entry = upstream_entry()
+    entry.file = replace(entry.file, model_class=file_class)
+    features = Features("vllm", frozenset(), generates=generates, vector_size=4)
+    ready = ModelReady("up", 4, 512, 512, WarmUp(0, "", {}), 0.0, features=features)
+    entry.engine = cast(EngineClient, SimpleNamespace(ready=ready))
+    loader = ModelLoader(
+        InferenceSettings(data_dir=tmp_path),
+        num_models=1,
+        sandbox=cast(SandboxPool, None),
+        templates=cast(ChatTemplates, None),
+        metrics=cast(EngineMetrics, None),
+    )
+    loader.on_ready(entry, None)
+
+    assert entry.file.model_class is expected
+
+
+async def test_a_call_is_refused_by_what_the_engine_was_found_to_be() -> None:
+    """Though it began before that was known."""
+    harness = await PoolHarness(upstream_entry(load="on_demand"), wait_s=60).start()
+
+    async def generate() -> None:
+        async with harness.pool.use(harness["up"], ModelFile.check_generates):
+            pass
+
+    call = asyncio.create_task(generate())
+    await settle()
+    entry = harness["up"]
+    entry.file = replace(entry.file, model_class=ModelClass.ENCODER)
+    await connect(harness)
+
+    with pytest.raises(errors.ModelCannot, match="class encoder"):
+        await call
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_valid"),
+    [
+        ({"task": "embed"}, True),
+        ({"task": "embed", "kind": "openai"}, True),
+        ({"task": "generate"}, True),
+        ({"task": "embed", "tokenizer": "bundled"}, False),
+        ({"task": "rerank"}, False),
+    ],
+)
+def test_a_task_is_only_of_text_mode(settings: dict[str, str], is_valid: bool) -> None:
+    """An engine with a tokenizer is asked."""
+    fields = {"urls": ["http://127.0.0.1:9"], **settings}
+    if is_valid:
+        assert UpstreamSettings.model_validate(fields).task == settings["task"]
+        return
+    with pytest.raises(ValidationError, match="task"):
+        UpstreamSettings.model_validate(fields)
