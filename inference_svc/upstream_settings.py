@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
+from inference_svc.models.sources import ENGINE
 from svc_kit.settings.groups import PrivateFile, SettingsGroup, UpstreamTlsSettings
 
 UPSTREAM_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$"
@@ -52,8 +53,9 @@ class UpstreamSettings(SettingsGroup):
     """vllm, sglang, llama_server or openai. auto: asked of the engine; without a tokenizer openai,
     which is text mode: messages are sent to its OpenAI API, and come back parsed."""
     tokenizer: str = ""
-    """The engine's tokenizer and chat template: a GGUF file, a folder of Hugging Face files, or
-    another source as in models. It is compared with the engine's. Empty: text mode."""
+    """The engine's tokenizer and chat template: a GGUF file, a folder of Hugging Face files,
+    another source as in models, or "engine": where the engine says that its model is. It is
+    compared with the engine's. Empty: text mode."""
     model: str = ""
     """The model's name at the engine. Empty: the only one that it serves."""
     key_file: PrivateFile | None = None
@@ -89,6 +91,11 @@ class UpstreamSettings(SettingsGroup):
         """Whether it is used without token ids."""
         return not self.tokenizer.strip()
 
+    @property
+    def tells_tokenizer(self) -> bool:
+        """Whether the engine is asked where its tokenizer is."""
+        return self.tokenizer.strip() == ENGINE
+
     @model_validator(mode="after")
     def _has_the_tokenizer_of_its_kind(self) -> Self:
         if self.kind == "openai" and not self.is_text_mode:
@@ -96,7 +103,7 @@ class UpstreamSettings(SettingsGroup):
         if self.kind not in ("auto", "openai") and self.is_text_mode:
             raise ValueError(
                 "tokenizer: name that of the engine: a GGUF file, a folder of Hugging Face files,"
-                " or hf:owner/repository/file.gguf (`corral up --tokenizer`)"
+                " hf:owner/repository/file.gguf, or engine (`corral up --tokenizer`)"
             )
         return self
 

@@ -20,6 +20,8 @@ from inference_svc.models.sources import (
 )
 from inference_svc.upstream_settings import UpstreamSettings
 from svc_kit.lifecycle import StartupError
+from svc_kit.local_files import AllowedFolders
+from svc_kit.logs import hide_queries
 
 
 def find_models(settings: InferenceSettings) -> Catalog:
@@ -66,6 +68,7 @@ def make_upstream_entry(
         policy=overrides.load,
         aliases=overrides.aliases,
         upstream=upstream,
+        tokenizer="" if upstream.tells_tokenizer else hide_queries(upstream.tokenizer),
     )
     entry.digest_computed.set()  # that of an engine's weights is never known
     return entry
@@ -95,6 +98,12 @@ def make_entry(
         policy=overrides.load,
         aliases=overrides.aliases,
     )
+
+
+def added_folders(settings: InferenceSettings) -> AllowedFolders:
+    """Where the files of models may be that are added at run time."""
+    folders = [*settings.model_folders, settings.data_dir / "models"]
+    return AllowedFolders(folders, "models may be added")
 
 
 def make_downloads(folder: Path) -> Download:

@@ -11,6 +11,7 @@ from inference_svc.model_pool.discovery import find_models
 from inference_svc.model_pool.eviction import ModelState
 from inference_svc.model_pool.pool import ModelPool
 from inference_svc.models.placement import LoadPolicy
+from inference_svc.upstream_settings import UpstreamSettings
 from svc_kit.errors import DomainError
 from svc_kit.lifecycle import StartupError
 
@@ -50,7 +51,7 @@ class SettingsModels:
             old = before.get(entry.name)
             if old is None or not old.upstream or entry.upstream in (None, old.upstream):
                 continue
-            if entry.upstream.is_text_mode is not old.upstream.is_text_mode:
+            if _tokenizer_kind(entry.upstream) != _tokenizer_kind(old.upstream):
                 log.warning("upstream %s: its tokenizer changes at the next start", entry.name)
                 continue
             log.info("upstream %s has changed: it is connected again", entry.name)
@@ -68,6 +69,10 @@ class SettingsModels:
         if entry.resident.state is not ModelState.AVAILABLE:
             await self._pool.unload(entry, force=False, wait=True)
             await _load([entry], self._pool)
+
+
+def _tokenizer_kind(upstream: UpstreamSettings) -> tuple[bool, bool]:
+    return upstream.is_text_mode, upstream.tells_tokenizer
 
 
 def _check(new: list[ModelEntry], catalog: Catalog) -> None:

@@ -183,7 +183,7 @@ def _model(entry: ModelEntry) -> model_pb.Model:
 def _upstream(
     entry: ModelEntry, settings: UpstreamSettings, *, to_operator: bool
 ) -> upstream_pb2.Upstream:
-    """Only operators get the URLs, and problems, which have URLs and texts of engines."""
+    """Only operators get the URLs, paths here, and problems, which have texts of engines."""
     engine = entry.engine
     described = upstream_pb2.Upstream(model=settings.model, text_mode=settings.is_text_mode)
     ready = engine.ready if engine is not None else None
@@ -197,6 +197,7 @@ def _upstream(
     if to_operator:
         described.problem = engine.problem if engine is not None else ""
         described.endpoints.extend(_endpoints(entry, settings))
+        described.tokenizer = entry.tokenizer
     return described
 
 

@@ -40,13 +40,11 @@ from inference_svc.engine_client.process import StartFailed
 from inference_svc.llama.warmup import WarmUp
 from inference_svc.snapshots.store import FolderUsage
 from inference_svc.upstream.endpoint import Endpoint
-from inference_svc.upstream.endpoints import Endpoints, EndpointStatus
+from inference_svc.upstream.endpoints import Endpoints, EndpointStatus, Mode
 from inference_svc.upstream.engine_api import EngineInfo
 from inference_svc.upstream.faults import EngineFault, RequestRefused
 from inference_svc.upstream.probe import PinnedIdentity
-from inference_svc.upstream.target import UpstreamTarget, UpstreamVocabulary
-from inference_svc.upstream.text_mode import TextMode
-from inference_svc.upstream.token_mode import TokenMode
+from inference_svc.upstream.target import UpstreamTarget
 from inference_svc.upstream.upstream_turn import ServedModel, Turn
 from inference_svc.upstream.verdict import judge
 from svc_kit.errors import (
@@ -78,7 +76,7 @@ class UpstreamConnection:
     `on_message` gets `Ready` once an engine was probed, `StartFailed` (and then `on_exit`) if it
     can never be used as configured, `SnapshotDone`, and lists of events. `on_exit` gets 1 when no
     URL can be asked any more, after `Ready`; until then engines may take their time. All
-    connections of a name share `pin`. Without a `vocabulary` engines are used in text mode.
+    connections of a name share `mode` and `pin`.
     """
 
     pid = 0
@@ -86,7 +84,7 @@ class UpstreamConnection:
     def __init__(
         self,
         target: UpstreamTarget,
-        vocabulary: UpstreamVocabulary | None,
+        mode: Mode,
         pin: PinnedIdentity,
         *,
         on_message: Callable[[Any], None],
@@ -97,7 +95,6 @@ class UpstreamConnection:
         self._on_exit = on_exit
         self._loop = asyncio.get_running_loop()
         self._started_at = time.monotonic()
-        mode = TextMode(target) if vocabulary is None else TokenMode(target, vocabulary)
         self._endpoints = Endpoints(
             target, mode, pin, on_change=self._on_change, on_unusable=self._fail_start
         )

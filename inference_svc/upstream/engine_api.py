@@ -60,11 +60,13 @@ class Chunk(NamedTuple):
 
 class EngineInfo(NamedTuple):
     """What an engine tells of itself; None is not told. `revision` is anything else that
-    identifies its model, such as the number of its parameters."""
+    identifies its model, such as the number of its parameters; `tokenizer` is a path there or
+    owner/repository[@revision], empty if it is not told."""
 
     version: str
     model: str
     revision: str = ""
+    tokenizer: str = ""
     context_tokens: int | None = None
     slots: int | None = None
     max_logprobs: int | None = None

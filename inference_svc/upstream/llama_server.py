@@ -76,7 +76,8 @@ class LlamaServer:
     def __init__(self, pieces: PieceIndex) -> None:
         self._pieces = pieces
 
-    async def info(self, endpoint: Endpoint, model: str) -> EngineInfo:
+    @staticmethod
+    async def info(endpoint: Endpoint, model: str) -> EngineInfo:
         query = f"?model={quote(model, safe='')}" if model else ""
         props = members(await endpoint.call("GET", f"/props{query}"), "the answer of /props")
         models = listed_models(await endpoint.call("GET", "/v1/models"))
@@ -90,6 +91,7 @@ class LlamaServer:
             version=str(props.get("build_info", "")),
             model=str(chosen.get("id", "")),
             revision=f"{meta.get('n_params', '')}/{meta.get('size', '')}",
+            tokenizer=str(props.get("model_path", "")),
             context_tokens=positive(settings.get("n_ctx")),
             slots=positive(props.get("total_slots")),
             max_logprobs=_MAX_LOGPROBS,

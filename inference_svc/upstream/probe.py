@@ -6,7 +6,7 @@ What it honours is tried, not looked up by version: engines accept unknown field
 import hashlib
 import json
 from array import array
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from inference_svc.engine.constraint import Constraint, OutputFormat, OutputFormatKind
@@ -77,16 +77,21 @@ class PinnedIdentity:
             raise EngineUnusable(f"it serves {found[:3]}, but this name was {self.identity[:3]}")
 
 
-async def detect(endpoint: Endpoint, apis: Sequence[EngineApi], model: str) -> EngineApi:
-    """The kind of the engine, the first of `apis` whose routes it has. Raises `EngineFault`."""
+Ask = Callable[[Endpoint, str], Awaitable[EngineInfo]]
+"""`InfoApi.info` of a kind."""
+
+
+async def detect(
+    endpoint: Endpoint, kinds: Mapping[str, Ask], model: str
+) -> tuple[str, EngineInfo]:
+    """The kind of the engine, the first of `kinds` whose routes it has, and what it tells. Raises
+    `EngineFault`."""
     problems = []
-    for api in apis:
+    for kind, ask in kinds.items():
         try:
-            await api.info(endpoint, model)
+            return kind, await ask(endpoint, model)
         except (RequestRefused, AnswerInvalid) as fault:
-            problems.append(f"{api.name} ({fault})")
-            continue
-        return api
+            problems.append(f"{kind} ({fault})")
     raise AnswerInvalid(f"it answers as none of {', '.join(problems)}")
 
 

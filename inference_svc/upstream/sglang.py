@@ -43,17 +43,22 @@ class Sglang:
     brackets_are_control = True
     takes_min_tokens = True
 
-    async def info(self, endpoint: Endpoint, model: str) -> EngineInfo:
+    @staticmethod
+    async def info(endpoint: Endpoint, model: str) -> EngineInfo:
         told = members(await endpoint.call("GET", "/server_info"), "the answer of /server_info")
         name = str(told.get("served_model_name") or told.get("model_path") or "")
         if "model_path" not in told:
             raise AnswerInvalid("the answer of /server_info has no model_path")
         if model not in ("", name):
             raise EngineUnusable(f"it serves no model {model!r}, but {name!r}")
+        tokenizer, revision = told.get("tokenizer_path") or told["model_path"], told.get("revision")
+        if revision and tokenizer == told["model_path"]:
+            tokenizer = f"{tokenizer}@{revision}"
         return EngineInfo(
             version=str(told.get("version", "")),
             model=name,
             revision=f"{told.get('model_path')}@{told.get('revision') or ''}",
+            tokenizer=str(tokenizer),
             context_tokens=positive(told.get("context_length"))
             or positive(told.get("max_req_input_len")),
             slots=positive(told.get("max_running_requests")),

@@ -7,7 +7,7 @@ write. Text, stop texts, reasoning and counts are ours and do not see the seam.
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from collections.abc import Sequence as SequenceOf
 from functools import partial
 from typing import Final
@@ -27,49 +27,66 @@ from inference_svc.upstream.engine_api import (
 from inference_svc.upstream.faults import AnswerInvalid, EngineLost, RequestRefused
 from inference_svc.upstream.llama_server import LlamaServer
 from inference_svc.upstream.pieces import PieceIndex, VocabularyPieces
-from inference_svc.upstream.probe import Identity, Prober, check_vocabulary, detect
+from inference_svc.upstream.probe import Ask, Identity, Prober, check_vocabulary, detect
 from inference_svc.upstream.sglang import Sglang
 from inference_svc.upstream.target import UpstreamTarget, UpstreamVocabulary
 from inference_svc.upstream.upstream_turn import ServedModel, Turn
 from inference_svc.upstream.vllm import Vllm
 from svc_kit.errors import DecodeFailed, DomainError, GrammarInvalid
 
+OpenVocabulary = Callable[[str], Awaitable[UpstreamVocabulary]]
+_KINDS: Final[Mapping[str, Ask]] = {
+    "llama_server": LlamaServer.info,
+    "vllm": Vllm.info,
+    "sglang": Sglang.info,
+}
 _UNTOLD_LOGPROB: Final = -9999.0
 """OpenAI's value for a token whose probability is not told."""
 
 
 class TokenMode:
-    """The engines of a name with this vocabulary."""
+    """The engines of a name. `open_vocabulary` opens that of the model when the first of them is
+    asked, and gets where this one says that its tokenizer is. It may raise `EngineFault`."""
 
     default_context = 4096
 
-    def __init__(self, target: UpstreamTarget, vocabulary: UpstreamVocabulary) -> None:
+    def __init__(self, target: UpstreamTarget, open_vocabulary: OpenVocabulary) -> None:
         self._target = target
-        self._vocabulary = vocabulary
-        self._pieces = VocabularyPieces(vocabulary)
-        self._apis: tuple[EngineApi, ...] | None = None
+        self._open_vocabulary = open_vocabulary
+        self._kinds = {kind: ask for kind, ask in _KINDS.items() if target.kind in ("auto", kind)}
+        self._opening = asyncio.Lock()
+        self._vocabulary: UpstreamVocabulary | None = None
+        self._apis: dict[str, EngineApi] = {}
 
     async def examine(self, endpoint: Endpoint) -> Examined:
-        target = self._target
-        if self._apis is None:
-            self._apis = await asyncio.to_thread(_apis, self._vocabulary, target.kind)
-        api = await detect(endpoint, self._apis, target.model)
-        info = await api.info(endpoint, target.model)
-        digest = await check_vocabulary(endpoint, api, info.model, self._vocabulary)
+        kind, info = await detect(endpoint, self._kinds, self._target.model)
+        async with self._opening:
+            if self._vocabulary is None:
+                self._vocabulary = await self._open_vocabulary(info.tokenizer)
+            vocabulary = self._vocabulary
+            if kind not in self._apis:
+                self._apis[kind] = await asyncio.to_thread(_make_api, kind, vocabulary)
+            api = self._apis[kind]
+        digest = await check_vocabulary(endpoint, api, info.model, vocabulary)
         identity = Identity(api.name, info.model, info.revision, digest)
-        prober = Prober(endpoint, api, info, self._vocabulary)
-        turn = partial(TokenTurn, api=api, pieces=self._pieces)
+        prober = Prober(endpoint, api, info, vocabulary)
+        turn = partial(TokenTurn, api=api, pieces=VocabularyPieces(vocabulary))
         return Examined(api, info, identity, prober.features, turn)
 
 
-def _apis(vocabulary: UpstreamVocabulary, kind: str) -> tuple[EngineApi, ...]:
-    """The kinds that an engine may be."""
-    makers: Mapping[str, Callable[[], EngineApi]] = {
-        "llama_server": lambda: LlamaServer(PieceIndex(vocabulary)),
-        "vllm": Vllm,
-        "sglang": Sglang,
-    }
-    return tuple(make() for name, make in makers.items() if kind in ("auto", name))
+def already_open(vocabulary: UpstreamVocabulary) -> OpenVocabulary:
+    """For a vocabulary that does not depend on what engines tell."""
+
+    async def open_vocabulary(_: str) -> UpstreamVocabulary:
+        return vocabulary
+
+    return open_vocabulary
+
+
+def _make_api(kind: str, vocabulary: UpstreamVocabulary) -> EngineApi:
+    if kind == "llama_server":
+        return LlamaServer(PieceIndex(vocabulary))
+    return Vllm() if kind == "vllm" else Sglang()
 
 
 class TokenTurn(Turn):

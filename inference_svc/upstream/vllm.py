@@ -45,13 +45,17 @@ class Vllm:
     brackets_are_control = True
     takes_min_tokens = True
 
-    async def info(self, endpoint: Endpoint, model: str) -> EngineInfo:
+    @staticmethod
+    async def info(endpoint: Endpoint, model: str) -> EngineInfo:
         version = members(await endpoint.call("GET", "/version"), "the answer of /version")
         chosen = await served_model(endpoint, model)
+        parent = chosen.get("parent")  # of an adapter, whose own root has no tokenizer
+        base = await served_model(endpoint, str(parent)) if parent else chosen
         return EngineInfo(
             version=str(version.get("version", "")),
             model=str(chosen.get("id", "")),
             revision=str(chosen.get("root", "")),
+            tokenizer=str(base.get("root", "")),
             context_tokens=positive(chosen.get("max_model_len")),
             max_logprobs=_MAX_LOGPROBS,
         )

@@ -65,7 +65,8 @@ class LlamaServer(Engine):
             case "/props":
                 props = json.loads(recorded("llama_server", "props"))
                 props["default_generation_settings"]["n_ctx"] = state.context_tokens
-                return props | {"total_slots": state.slots, "model_alias": state.model}
+                told = {"total_slots": state.slots, "model_path": state.source}
+                return props | told | {"model_alias": state.model}
             case "/v1/models":
                 models = json.loads(recorded("llama_server", "models"))
                 models["data"][0]["id"] = state.model
@@ -199,7 +200,7 @@ class Vllm(Engine):
             case "/v1/models":
                 models = json.loads(recorded("vllm", "models"))
                 told = {"id": state.model, "max_model_len": state.context_tokens}
-                models["data"][0] |= told
+                models["data"][0] |= told | {"root": state.source}
                 return models
             case "/tokenize":
                 tokens = self.tokenize(body["prompt"])
@@ -334,6 +335,7 @@ class SGLang(Engine):
             case "/server_info":
                 return {
                     "model_path": state.model,
+                    "tokenizer_path": state.source,
                     "served_model_name": state.model,
                     "version": "0.5.23",
                     "context_length": state.context_tokens,

@@ -48,12 +48,14 @@ class TooLong(Refused):
 class EngineState:
     """What an engine is, which tests may change.
 
-    `slots` requests run at once, `max_queued` wait (None: any number). With `takes_grammars` it
-    takes Lark as llguidance does. A step, in which each stream gets a token, takes `step_s`.
+    `source` is where it says that its tokenizer is. `slots` requests run at once, `max_queued` wait
+    (None: any number). With `takes_grammars` it takes Lark as llguidance does. A step, in which
+    each stream gets a token, takes `step_s`.
     """
 
     vocabulary: Vocabulary
     model: str = "demo"
+    source: str = "demo-chat"
     slots: int = 4
     max_queued: int | None = None
     context_tokens: int = 2048

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Upstream(_message.Message):
-    __slots__ = ("engine", "problem", "sampling", "constraints", "takes_grammars", "max_logprobs", "endpoints", "model", "text_mode")
+    __slots__ = ("engine", "problem", "sampling", "constraints", "takes_grammars", "max_logprobs", "endpoints", "model", "text_mode", "tokenizer")
     ENGINE_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
@@ -18,6 +18,7 @@ class Upstream(_message.Message):
     ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TEXT_MODE_FIELD_NUMBER: _ClassVar[int]
+    TOKENIZER_FIELD_NUMBER: _ClassVar[int]
     engine: str
     problem: str
     sampling: _containers.RepeatedScalarFieldContainer[str]
@@ -27,7 +28,8 @@ class Upstream(_message.Message):
     endpoints: _containers.RepeatedCompositeFieldContainer[UpstreamEndpoint]
     model: str
     text_mode: bool
-    def __init__(self, engine: _Optional[str] = ..., problem: _Optional[str] = ..., sampling: _Optional[_Iterable[str]] = ..., constraints: _Optional[_Iterable[str]] = ..., takes_grammars: _Optional[bool] = ..., max_logprobs: _Optional[int] = ..., endpoints: _Optional[_Iterable[_Union[UpstreamEndpoint, _Mapping]]] = ..., model: _Optional[str] = ..., text_mode: _Optional[bool] = ...) -> None: ...
+    tokenizer: str
+    def __init__(self, engine: _Optional[str] = ..., problem: _Optional[str] = ..., sampling: _Optional[_Iterable[str]] = ..., constraints: _Optional[_Iterable[str]] = ..., takes_grammars: _Optional[bool] = ..., max_logprobs: _Optional[int] = ..., endpoints: _Optional[_Iterable[_Union[UpstreamEndpoint, _Mapping]]] = ..., model: _Optional[str] = ..., text_mode: _Optional[bool] = ..., tokenizer: _Optional[str] = ...) -> None: ...
 
 class UpstreamEndpoint(_message.Message):
     __slots__ = ("url", "is_up", "problem", "num_running")

@@ -53,7 +53,8 @@ async def read_tokenizer(servicer: VllmEngineServicer) -> bytes:
     ("name", "value", "problem"),
     [
         ("model", "nope", "no model is called 'nope'; there are demo-chat"),
-        ("tokenizer", "bundled", "'bundled' is a GGUF file; name a folder"),
+        ("tokenizer", "bundled", "'bundled' is no folder; name one of Hugging Face files"),
+        ("tokenizer", "engine", "'engine' is no folder"),
         ("tokenizer", "/no/such/folder", "model '/no/such/folder': there is no such file"),
     ],
 )
