@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from inference_svc.models.sources import ENGINE
+from svc_kit.adapter_rules import is_adapter_name
 from svc_kit.settings.groups import PrivateFile, SettingsGroup, UpstreamTlsSettings
 
 UPSTREAM_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$"
@@ -38,6 +39,13 @@ def check_engine_url(text: str) -> str:
     return text.rstrip("/")
 
 
+def _check_adapter(name: str) -> str:
+    if not is_adapter_name(name):
+        raise ValueError(f"{name!r} is no name of an adapter: A-Z, a-z, 0-9 and '._:-'")
+    return name
+
+
+AdapterName = Annotated[str, AfterValidator(_check_adapter)]
 EngineUrl = Annotated[str, AfterValidator(check_engine_url)]
 EngineHost = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*(:[0-9]{1,5})?$")]
 
@@ -58,6 +66,9 @@ class UpstreamSettings(SettingsGroup):
     compared with the engine's. Empty: text mode."""
     model: str = ""
     """The model's name at the engine. Empty: the only one that it serves."""
+    adapters: list[AdapterName] = Field([])
+    """LoRA adapters that the engine has loaded, as it lists them (llama-server: their files without
+    .gguf), which are models with these names in requests. Not in text mode."""
     key_file: PrivateFile | None = None
     """File with the API key that the engine requires."""
     headers: Mapping[str, SecretStr] = Field({})
@@ -84,6 +95,16 @@ class UpstreamSettings(SettingsGroup):
             raise ValueError("tls: all urls must be https")
         if self.tls is not None and self.tls.server_name is not None:
             raise ValueError("tls.server_name: the host of each url must be in its certificate")
+        return self
+
+    @model_validator(mode="after")
+    def _adapters_are_listed_once(self) -> Self:
+        if len(set(self.adapters)) < len(self.adapters):
+            raise ValueError("adapters: one is listed twice")
+        if self.adapters and self.is_text_mode:
+            raise ValueError(
+                "adapters: in text mode, one is an upstream of its own, with its name as model"
+            )
         return self
 
     @property

@@ -99,7 +99,7 @@ class Features:
     `grammar_flag` is what to start it with if it could, and `brackets_are_control` is whether its
     grammars take each added token of the form <...> for a control token, as llguidance does with
     tokenizers of Hugging Face. `max_logprobs` is None without log
-    probabilities.
+    probabilities. With `mixes_adapters` a request may have several, and scales other than 1.
     """
 
     engine: str
@@ -111,6 +111,7 @@ class Features:
     max_logprobs: int | None = None
     min_tokens: bool = False
     ignore_eos: bool = False
+    mixes_adapters: bool = False
 
     def check(self, request: SequenceRequest) -> None:
         """Raise `FeatureUnsupported`, naming the field and the engine, for what it would ignore.
@@ -168,7 +169,10 @@ class Features:
             "'ignore_eos'": request.ignore_eos and not self.ignore_eos,
             "'deterministic'": request.deterministic,
             "'snapshot_id'": bool(request.snapshot_id),
-            "'adapters' (files of GGUF)": bool(request.adapters),
+            "several 'adapters'": len(request.adapters) > 1 and not self.mixes_adapters,
+            "a 'scale' of 'adapters' other than 1": any(
+                each.scale != 1 and not self.mixes_adapters for each in request.adapters
+            ),
             "pictures and sounds": bool(request.media),
             "an encoder": bool(request.source),
         }

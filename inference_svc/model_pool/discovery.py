@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from inference_svc.config import InferenceSettings, ModelSettings
+from inference_svc.engine_client.adapter_registry import Adapter
 from inference_svc.model_pool.catalog import Catalog, ModelEntry
 from inference_svc.model_pool.engine_config import requested_limits, resolve_placement
 from inference_svc.model_pool.eviction import ModelState, Resident
@@ -70,6 +71,8 @@ def make_upstream_entry(
         upstream=upstream,
         tokenizer="" if upstream.tells_tokenizer else hide_queries(upstream.tokenizer),
     )
+    for name in upstream.adapters:
+        entry.adapters.add(Adapter.of_upstream(name, entry.name))
     entry.digest_computed.set()  # that of an engine's weights is never known
     return entry
 

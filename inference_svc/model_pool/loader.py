@@ -320,6 +320,7 @@ def upstream_target(name: str, settings: UpstreamSettings) -> UpstreamTarget:
         settings.urls,
         kind=settings.kind,
         model=settings.model,
+        adapters=tuple(settings.adapters),
         key_file=settings.key_file,
         headers=tuple((key, value.get_secret_value()) for key, value in settings.headers.items()),
         concurrency=settings.concurrency,

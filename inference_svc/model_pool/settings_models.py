@@ -55,6 +55,7 @@ class SettingsModels:
                 log.warning("upstream %s: its tokenizer changes at the next start", entry.name)
                 continue
             log.info("upstream %s has changed: it is connected again", entry.name)
+            _follow_adapters(old, entry)
             old.upstream = entry.upstream
             self._begin(self._reconnect(old))
         await _load([entry for entry in new if entry.policy is LoadPolicy.START], self._pool)
@@ -71,6 +72,15 @@ class SettingsModels:
             await _load([entry], self._pool)
 
 
+def _follow_adapters(old: ModelEntry, new: ModelEntry) -> None:
+    before = {adapter.name: adapter for adapter in old.adapters.current()}
+    after = {adapter.name: adapter for adapter in new.adapters.current()}
+    for name in before.keys() - after.keys():
+        old.adapters.unload(name)
+    for name in after.keys() - before.keys():
+        old.adapters.add(after[name])
+
+
 def _tokenizer_kind(upstream: UpstreamSettings) -> tuple[bool, bool]:
     return upstream.is_text_mode, upstream.tells_tokenizer
 
@@ -80,7 +90,8 @@ def _check(new: list[ModelEntry], catalog: Catalog) -> None:
         setting = "models" if entry.upstream is None else "upstreams"
         if entry.file.problem:
             raise StartupError(f"{setting}: {entry.file.problem}")
-        for name in (entry.name, *entry.aliases):
+        adapters = (adapter.name for adapter in entry.adapters.current())
+        for name in (entry.name, *entry.aliases, *adapters):
             try:
                 catalog.check_free(name)
             except DomainError as error:

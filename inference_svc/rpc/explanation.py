@@ -336,6 +336,7 @@ def _describe_upstream(entry: ModelEntry, settings: UpstreamSettings) -> Section
         "engine": features.engine,
         "model": settings.model,
         "tokenizer": entry.tokenizer,
+        "adapters": {each.name: each.state.value for each in entry.adapters.current()},
         "text_mode": settings.is_text_mode,
         "urls": states,
         "concurrency": ready.slots,

@@ -74,7 +74,8 @@ def model(resolved: ResolvedModel) -> model_pb.Model:
     """Describe a model, or an adapter as a model of its own."""
     described = _model(resolved.model)
     if resolved.adapter is not None:
-        for field in ("description", "load_time", "aliases"):  # may be empty for the adapter
+        # May be empty for the adapter.
+        for field in ("description", "load_time", "aliases", "size_bytes"):
             described.ClearField(field)
         described.MergeFrom(_adapted(resolved.adapter, resolved.model))
     return described

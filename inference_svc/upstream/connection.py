@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from inference_svc.engine.embedding_request import SubmitEmbedding
 from inference_svc.engine.events import (
     AdapterLoadDone,
+    AdaptersListed,
     Cancelled,
     Event,
     Failed,
@@ -99,6 +100,7 @@ class UpstreamConnection:
             target, mode, pin, on_change=self._on_change, on_unusable=self._fail_start
         )
         self._served: ServedModel | None = None
+        self._listed: frozenset[str] | None = None
         self._features: Features | None = None
         self._queue = AdmissionQueue()
         self._aging, self._projects = PriorityAging(1), ProjectSlots(1)
@@ -229,7 +231,18 @@ class UpstreamConnection:
             return
         if self._served is None and self._endpoints.probed is not None:
             self._begin()
+        self._report_adapters()
         self._go_on()
+
+    def _report_adapters(self) -> None:
+        probed, wanted = self._endpoints.probed, self._target.adapters
+        if probed is None or not wanted or probed.adapters == self._listed:
+            return
+        self._listed = probed.adapters
+        if missing := sorted(set(wanted) - self._listed):
+            log.warning("%s has no adapters %s", probed.features.engine, ", ".join(missing))
+        self._flush()
+        self._on_message([AdaptersListed(self._listed)])
 
     def _go_on(self) -> None:
         """Start what waits, or end if no engine can be reached, and none still writes an answer."""

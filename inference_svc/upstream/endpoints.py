@@ -31,6 +31,8 @@ from inference_svc.upstream.upstream_turn import ServedModel, Turn
 log = logging.getLogger(__name__)
 _DEFAULT_SLOTS: Final = 16
 """Requests that an engine gets at once if it does not tell its slots."""
+_LIST_S: Final = 3.0
+"""How often the adapters of an engine are listed that has not loaded all of them."""
 _MAX_WAIT_S: Final = 5.0
 """How long the first URL that can be used waits for what the others honour."""
 
@@ -69,6 +71,7 @@ class Probed(NamedTuple):
     """What was found behind a URL; or what all of them have, with the average of their slots."""
 
     engine: Examined
+    adapters: frozenset[str]
     features: Features
     slots: int
     context_tokens: int
@@ -76,7 +79,8 @@ class Probed(NamedTuple):
 
 class Endpoints:
     """The URLs. `probed` is what those have in common that could be used when the first probes
-    ended; one that has less afterwards gets no requests.
+    ended, but for adapters that all of them have loaded since; one that has less afterwards gets no
+    requests. As long as adapters are missing, they are listed again every few seconds.
 
     `on_change` is called when one is up, or is no longer. `on_unusable` is called with the problems
     if none can ever be used, as long as none was.
@@ -160,10 +164,10 @@ class Endpoints:
             self._on_change()
 
     def probe_due(self, now: float) -> None:
-        """Probe the URLs that are not up and whose pause is over."""
+        """Probe the URLs whose pause is over and that are not up, or lack adapters."""
         for each in self._endpoints:
-            is_due = each.state is not EndpointState.UP and each.probe_at <= now
-            if is_due:
+            is_whole = len(each.adapters) == len(self._target.adapters)
+            if each.probe_at <= now and not (each.state is EndpointState.UP and is_whole):
                 self._begin_probe(each)
         if self._begin(now):
             self._on_change()
@@ -187,7 +191,7 @@ class Endpoints:
         if (found := self._found.get(endpoint.url)) is None:
             return  # it is being probed
         try:
-            info = await found.engine.api.info(endpoint, self._target.model)
+            info = await found.engine.api.info(endpoint, self._target)
         except RequestRefused as fault:
             raise EngineLost(f"it is another engine: {fault}") from None
         if info != found.engine.info:
@@ -212,6 +216,7 @@ class Endpoints:
             await self._examine(endpoint)
             if endpoint.down_at <= began_at:  # else it has failed meanwhile, and is probed again
                 endpoint.mark_up()
+                endpoint.probe_at = time.monotonic() + _LIST_S
         except EngineFault as fault:
             self._on_probe_failed(endpoint, fault)
         except Exception as defect:  # a defect of this package, met in an engine's answer
@@ -251,6 +256,7 @@ class Endpoints:
             self._found.pop(endpoint.url, None)
             found = Probed(
                 engine,
+                frozenset(info.adapters),
                 await engine.features(),
                 target.concurrency or info.slots or _DEFAULT_SLOTS,
                 target.context_tokens or info.context_tokens or self._mode.default_context,
@@ -262,6 +268,10 @@ class Endpoints:
             self._found_at = time.monotonic()
         self._found[endpoint.url] = found
         endpoint.slots = found.slots
+        endpoint.adapters = info.adapters
+        if self.probed is not None:
+            adapters = _common([*self._found.values()]).adapters
+            self.probed = self.probed._replace(adapters=adapters)
 
 
 def _common(found: Sequence[Probed]) -> Probed:
@@ -271,6 +281,7 @@ def _common(found: Sequence[Probed]) -> Probed:
     counts = [each.max_logprobs for each in features]
     told = [each for each in counts if each is not None]
     return first._replace(
+        adapters=frozenset.intersection(*(each.adapters for each in found)),
         features=Features(
             engine=" and ".join(dict.fromkeys(each.engine for each in features)),
             sampling=frozenset.intersection(*(each.sampling for each in features)),
@@ -281,6 +292,7 @@ def _common(found: Sequence[Probed]) -> Probed:
             max_logprobs=min(told) if len(told) == len(counts) else None,
             min_tokens=all(each.min_tokens for each in features),
             ignore_eos=all(each.ignore_eos for each in features),
+            mixes_adapters=all(each.mixes_adapters for each in features),
         ),
         slots=max(round(sum(each.slots for each in found) / len(found)), 1),
         context_tokens=min(each.context_tokens for each in found),
@@ -293,6 +305,7 @@ def _lacking(served: Probed, found: Probed) -> list[str]:
     ours, left = served.features, both.features
     missing = sorted(ours.sampling - left.sampling)
     missing += sorted(each.value for each in ours.constraints - left.constraints)
+    missing += [f"the adapter {each!r}" for each in sorted(served.adapters - both.adapters)]
     for name in ("takes_grammars", "max_logprobs", "min_tokens", "ignore_eos"):
         if getattr(ours, name) != getattr(left, name):
             missing.append(name)

@@ -23,7 +23,7 @@ from inference_svc.upstream.faults import (
     excerpt,
 )
 from inference_svc.upstream.pieces import VocabularyPieces
-from inference_svc.upstream.target import UpstreamVocabulary
+from inference_svc.upstream.target import UpstreamTarget, UpstreamVocabulary
 
 VOCABULARY_TEXTS: Final = (
     "Hello, world! How are you today?",
@@ -77,19 +77,19 @@ class PinnedIdentity:
             raise EngineUnusable(f"it serves {found[:3]}, but this name was {self.identity[:3]}")
 
 
-Ask = Callable[[Endpoint, str], Awaitable[EngineInfo]]
+Ask = Callable[[Endpoint, UpstreamTarget], Awaitable[EngineInfo]]
 """`InfoApi.info` of a kind."""
 
 
 async def detect(
-    endpoint: Endpoint, kinds: Mapping[str, Ask], model: str
+    endpoint: Endpoint, kinds: Mapping[str, Ask], target: UpstreamTarget
 ) -> tuple[str, EngineInfo]:
     """The kind of the engine, the first of `kinds` whose routes it has, and what it tells. Raises
     `EngineFault`."""
     problems = []
     for kind, ask in kinds.items():
         try:
-            return kind, await ask(endpoint, model)
+            return kind, await ask(endpoint, target)
         except (RequestRefused, AnswerInvalid) as fault:
             problems.append(f"{kind} ({fault})")
     raise AnswerInvalid(f"it answers as none of {', '.join(problems)}")
@@ -158,6 +158,7 @@ class Prober:
             max_logprobs=await self._max_logprobs(),
             min_tokens=api.takes_min_tokens and "min_tokens" in known,
             ignore_eos="ignore_eos" in known,
+            mixes_adapters=api.mixes_adapters,
         )
 
     async def _writes(self, constraint: Constraint, *, takes_grammars: bool = False) -> bool:

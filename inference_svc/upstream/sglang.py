@@ -14,6 +14,7 @@ from inference_svc.upstream.engine_api import (
     EngineInfo,
     Generation,
     TokenLogprob,
+    listed_adapters,
     members,
     positive,
     raise_error,
@@ -21,6 +22,7 @@ from inference_svc.upstream.engine_api import (
 )
 from inference_svc.upstream.faults import AnswerInvalid, EngineUnusable, RequestRefused
 from inference_svc.upstream.grammars import single_lark
+from inference_svc.upstream.target import UpstreamTarget
 
 _MAX_LOGPROBS: Final = 20
 _SEEDS: Final = 1 << 31
@@ -42,15 +44,16 @@ class Sglang:
     grammar_flag = "--grammar-backend llguidance"
     brackets_are_control = True
     takes_min_tokens = True
+    mixes_adapters = False
 
     @staticmethod
-    async def info(endpoint: Endpoint, model: str) -> EngineInfo:
+    async def info(endpoint: Endpoint, target: UpstreamTarget) -> EngineInfo:
         told = members(await endpoint.call("GET", "/server_info"), "the answer of /server_info")
         name = str(told.get("served_model_name") or told.get("model_path") or "")
         if "model_path" not in told:
             raise AnswerInvalid("the answer of /server_info has no model_path")
-        if model not in ("", name):
-            raise EngineUnusable(f"it serves no model {model!r}, but {name!r}")
+        if target.model not in ("", name):
+            raise EngineUnusable(f"it serves no model {target.model!r}, but {name!r}")
         tokenizer, revision = told.get("tokenizer_path") or told["model_path"], told.get("revision")
         if revision and tokenizer == told["model_path"]:
             tokenizer = f"{tokenizer}@{revision}"
@@ -59,6 +62,7 @@ class Sglang:
             model=name,
             revision=f"{told.get('model_path')}@{told.get('revision') or ''}",
             tokenizer=str(tokenizer),
+            adapters=await listed_adapters(endpoint, target),
             context_tokens=positive(told.get("context_length"))
             or positive(told.get("max_req_input_len")),
             slots=positive(told.get("max_running_requests")),
@@ -104,6 +108,8 @@ class Sglang:
         body = {"input_ids": list(generation.tokens), "sampling_params": sampling, "stream": True}
         if request.top_logprobs is not None:
             body |= {"return_logprob": True, "top_logprobs_num": request.top_logprobs}
+        if generation.adapter is not None:
+            body["lora_path"] = generation.adapter
         if request.cache_key:
             body["extra_key"] = base64.b64encode(request.cache_key).decode()
         return "/generate", body

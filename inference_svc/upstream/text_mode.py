@@ -48,12 +48,12 @@ class TextMode:
     default_context = 0
 
     def __init__(self, target: UpstreamTarget) -> None:
-        self._model = target.model
+        self._target = target
         self._api = OpenAi()
         self._names = FieldNames()
 
     async def examine(self, endpoint: Endpoint) -> Examined:
-        info = await self._api.info(endpoint, self._model)
+        info = await self._api.info(endpoint, self._target)
         identity = Identity(self._api.name, info.model, info.revision, "")
         turn = partial(MessageTurn, names=self._names)
         return Examined(self._api, info, identity, _features, turn)

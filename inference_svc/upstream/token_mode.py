@@ -59,7 +59,7 @@ class TokenMode:
         self._apis: dict[str, EngineApi] = {}
 
     async def examine(self, endpoint: Endpoint) -> Examined:
-        kind, info = await detect(endpoint, self._kinds, self._target.model)
+        kind, info = await detect(endpoint, self._kinds, self._target)
         async with self._opening:
             if self._vocabulary is None:
                 self._vocabulary = await self._open_vocabulary(info.tokenizer)
@@ -155,12 +155,19 @@ class TokenTurn(Turn):
             self._num_left,
             max(sequence.request.min_tokens - sequence.num_output, 0),
             served.takes_grammars,
+            self._adapters(endpoint),
         )
         self._reader = self._api.reader(generation)
         path, body = self._api.body(generation)
         await self._ask(endpoint, path, body)
         if not self.is_finished and not self._must_force:
             raise EngineLost("its stream ended before the answer did")
+
+    def _adapters(self, endpoint: Endpoint) -> SequenceOf[tuple[str | int, float]]:
+        scales = {each.digest: each.scale for each in self.sequence.request.adapters}
+        if missing := scales.keys() - endpoint.adapters.keys():
+            raise EngineLost(f"it has no adapter {min(missing)!r}")
+        return [(each, scales.get(name, 0.0)) for name, each in endpoint.adapters.items()]
 
     def _read(self, data: bytes) -> bool:
         if self._reader is None:

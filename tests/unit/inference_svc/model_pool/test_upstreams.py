@@ -177,6 +177,29 @@ async def test_an_upstream_that_has_changed_in_the_settings_is_connected_anew(
     assert [each.is_closed for each in harness.loader.engines if each.name == "up"] == [True, False]
 
 
+async def test_the_adapters_of_an_upstream_follow_the_settings(tmp_path: Path) -> None:
+    """Each is a model of its own, while the engine lists it."""
+    before, after = (
+        InferenceSettings(
+            upstreams={"up": UPSTREAM.model_copy(update={"adapters": adapters})}, data_dir=tmp_path
+        )
+        for adapters in (["a", "b"], ["b", "c"])
+    )
+    harness = await start(*find_models(before))
+    await connect(harness)
+    names = [[each.name for each in harness.catalog.visible_models("p")]]
+    await SettingsModels(harness.pool).follow(after)
+    await settle()
+    await connect(harness)
+    harness["up"].adapters.on_listed(frozenset({"b", "c"}))
+    names.append([each.name for each in harness.catalog.visible_models("p")])
+
+    assert names == [["a", "b", "up"], ["b", "c", "up"]]
+    assert harness.catalog.resolve("c", "p").model is harness["up"]
+    with pytest.raises(errors.ModelNotFound):
+        harness.catalog.resolve("a", "p")
+
+
 @pytest.mark.parametrize("tokenizer", ["", "engine"])
 async def test_an_upstream_changes_its_kind_of_tokenizer_only_at_the_next_start(
     tmp_path: Path, tokenizer: str
