@@ -79,8 +79,8 @@ class Probed(NamedTuple):
 
 class Endpoints:
     """The URLs. `probed` is what those have in common that could be used when the first probes
-    ended, but for adapters that all of them have loaded since; one that has less afterwards gets no
-    requests. As long as adapters are missing, they are listed again every few seconds.
+    ended, and the adapters that all that are up have loaded since; one that has less afterwards
+    gets no requests. As long as adapters are missing, they are listed again every few seconds.
 
     `on_change` is called when one is up, or is no longer. `on_unusable` is called with the problems
     if none can ever be used, as long as none was.
@@ -270,8 +270,9 @@ class Endpoints:
         endpoint.slots = found.slots
         endpoint.adapters = info.adapters
         if self.probed is not None:
-            adapters = _common([*self._found.values()]).adapters
-            self.probed = self.probed._replace(adapters=adapters)
+            up = [each.url for each in self._endpoints if each.state is EndpointState.UP]
+            found_up = [self._found[url] for url in {*up, endpoint.url} if url in self._found]
+            self.probed = self.probed._replace(adapters=_common(found_up).adapters)
 
 
 def _common(found: Sequence[Probed]) -> Probed:

@@ -54,14 +54,14 @@ class Sglang:
             raise AnswerInvalid("the answer of /server_info has no model_path")
         if target.model not in ("", name):
             raise EngineUnusable(f"it serves no model {target.model!r}, but {name!r}")
-        tokenizer, revision = told.get("tokenizer_path") or told["model_path"], told.get("revision")
-        if revision and tokenizer == told["model_path"]:
-            tokenizer = f"{tokenizer}@{revision}"
+        path, revision = str(told["model_path"]), told.get("revision")
+        repository = f"{path}@{revision}" if revision and not path.startswith("/") else path
+        tokenizer = str(told.get("tokenizer_path") or path)
         return EngineInfo(
             version=str(told.get("version", "")),
             model=name,
             revision=f"{told.get('model_path')}@{told.get('revision') or ''}",
-            tokenizer=str(tokenizer),
+            tokenizer=repository if tokenizer == path else tokenizer,
             adapters=await listed_adapters(endpoint, target),
             context_tokens=positive(told.get("context_length"))
             or positive(told.get("max_req_input_len")),

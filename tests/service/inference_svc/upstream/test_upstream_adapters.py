@@ -125,6 +125,21 @@ async def test_an_adapter_that_is_loaded_later_is_seen_without_a_new_connection(
     assert client.exits == []
 
 
+async def test_a_url_that_is_away_does_not_hide_what_the_others_have_loaded() -> None:
+    engine, away = loaded("vllm"), loaded("vllm")
+    async with connected(away, engine, adapters=("sql",)) as client:
+        await away.stop()
+        await client.run(byte_request())
+        load(engine, "sql")
+        await client.wait_for(lambda: len(listed(client)) > 1)
+        states = [each.state for each in client.connection.status.endpoints]
+
+    assert (states, listed(client)[-1]) == (
+        [EndpointState.DOWN, EndpointState.UP],
+        frozenset({"sql"}),
+    )
+
+
 async def test_numbers_that_have_changed_are_asked_before_a_request_is_sent() -> None:
     """llama-server was started anew with its adapters in another order."""
     engine = loaded("llama_server", "a", "sql")
