@@ -211,8 +211,8 @@ def add(
     """Add the model of a FILE, hf:owner/repo/file.gguf, hf:owner/repo:QUANTIZATION or a URL.
 
     The server downloads it in the background, and continues after interruptions. The same command
-    again shows the progress, or continues after a failure. With --engine it is only the tokenizer;
-    without one the engine is used in text mode.
+    again shows the progress, or continues after a failure. With --engine it is only the tokenizer,
+    also "engine", which asks where it is; without one the engine is used in text mode.
     """
     if source is None and not urls:
         raise click.UsageError("name a source, or an --engine")

@@ -37,6 +37,7 @@ class EngineObserver:
                 | events.DiskCacheLoad()
                 | events.Flushed()
                 | events.AdapterLoadDone()
+                | events.AdaptersListed()
             ):
                 pass
             case _:

@@ -8,6 +8,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
+from inference_svc.models.sources import ENGINE
+from svc_kit.adapter_rules import is_adapter_name
 from svc_kit.settings.groups import PrivateFile, SettingsGroup, UpstreamTlsSettings
 
 UPSTREAM_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$"
@@ -38,6 +40,13 @@ def check_engine_url(text: str) -> str:
     return text.rstrip("/")
 
 
+def _check_adapter(name: str) -> str:
+    if not is_adapter_name(name):
+        raise ValueError(f"{name!r} is no name of an adapter: A-Z, a-z, 0-9 and '._:-'")
+    return name
+
+
+AdapterName = Annotated[str, AfterValidator(_check_adapter)]
 EngineUrl = Annotated[str, AfterValidator(check_engine_url)]
 EngineHost = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*(:[0-9]{1,5})?$")]
 
@@ -53,13 +62,17 @@ class UpstreamSettings(SettingsGroup):
     """vllm, sglang, llama_server or openai. auto: asked of the engine; without a tokenizer openai,
     which is text mode: messages are sent to its OpenAI API, and come back parsed."""
     tokenizer: str = ""
-    """The engine's tokenizer and chat template: a GGUF file, a folder of Hugging Face files, or
-    another source as in models. It is compared with the engine's. Empty: text mode."""
+    """The engine's tokenizer and chat template: a GGUF file, a folder of Hugging Face files,
+    another source as in models, or "engine": where the engine says that its model is. It is
+    compared with the engine's. Empty: text mode."""
     model: str = ""
     """The model's name at the engine. Empty: the only one that it serves."""
     task: EngineTask | None = None
     """generate or embed: what the model does in text mode. Unset: generate; with a tokenizer the
     engine is asked."""
+    adapters: list[AdapterName] = Field([])
+    """LoRA adapters that the engine has loaded, as it lists them (llama-server: their files without
+    .gguf), which are models with these names in requests. Not in text mode."""
     key_file: PrivateFile | None = None
     """File with the API key that the engine requires."""
     headers: Mapping[str, SecretStr] = Field({})
@@ -88,10 +101,25 @@ class UpstreamSettings(SettingsGroup):
             raise ValueError("tls.server_name: the host of each url must be in its certificate")
         return self
 
+    @model_validator(mode="after")
+    def _adapters_are_listed_once(self) -> Self:
+        if len(set(self.adapters)) < len(self.adapters):
+            raise ValueError("adapters: one is listed twice")
+        if self.adapters and self.is_text_mode:
+            raise ValueError(
+                "adapters: in text mode, one is an upstream of its own, with its name as model"
+            )
+        return self
+
     @property
     def is_text_mode(self) -> bool:
         """Whether it is used without token ids."""
         return not self.tokenizer.strip()
+
+    @property
+    def tells_tokenizer(self) -> bool:
+        """Whether the engine is asked where its tokenizer is."""
+        return self.tokenizer.strip() == ENGINE
 
     @model_validator(mode="after")
     def _has_the_tokenizer_of_its_kind(self) -> Self:
@@ -102,7 +130,7 @@ class UpstreamSettings(SettingsGroup):
         if self.kind not in ("auto", "openai") and self.is_text_mode:
             raise ValueError(
                 "tokenizer: name that of the engine: a GGUF file, a folder of Hugging Face files,"
-                " or hf:owner/repository/file.gguf (`corral up --tokenizer`)"
+                " hf:owner/repository/file.gguf, or engine (`corral up --tokenizer`)"
             )
         return self
 

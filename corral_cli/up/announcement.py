@@ -145,6 +145,8 @@ def describe(model: model_pb2.Model) -> str:
     limits = model.resolved_limits
     if model.state == model_pb2.Model.STATE_FAILED:
         return f"{model.name}    failed: {model.problem}"
+    if model.parent and model.HasField("upstream"):
+        return f"{model.name}    adapter of {model.parent}"
     if model.HasField("upstream"):
         return f"{model.name}    {_describe_upstream(model)}"
     if model.parent:

@@ -88,9 +88,9 @@ class NamedUrls(click.ParamType[tuple[str, tuple[str, ...]]]):
 @click.option("--engine", "engines", type=NamedUrls(), multiple=True, help="An engine (vLLM,"
               " SGLang, llama-server, or any with OpenAI's API) that serves the model NAME, as"
               " NAME=URL[,URL...]; can be repeated.")  # fmt: skip
-@click.option("--tokenizer", help="That of the engines: like --model, or a folder of Hugging Face"
-              " files. Without it they are used in text mode, with their own template and"
-              " parsers.")  # fmt: skip
+@click.option("--tokenizer", help="That of the engines: like --model, a folder of Hugging Face"
+              " files, or engine, which asks them where it is. Without it they are used in text"
+              " mode, with their own template and parsers.")  # fmt: skip
 @click.option("--adapter", "adapters", type=NamedFile(), multiple=True, help="A LoRA for the first"
               " model, as NAME=FILE; can be repeated.")  # fmt: skip
 @click.option("--embedding-model", help="The model that embeds files in vector stores: like"

@@ -229,6 +229,12 @@ class AdapterLoadDone(NamedTuple):
     problem: str | None = None
 
 
+class AdaptersListed(NamedTuple):
+    """The adapters that the engines of an upstream have loaded."""
+
+    names: frozenset[str]
+
+
 class TierLoad(NamedTuple):
     """Size and limits of a tier of the prefix cache, and counters since the engine started.
 
@@ -300,6 +306,7 @@ Event = (
     | Cancelled
     | Flushed
     | AdapterLoadDone
+    | AdaptersListed
     | ModelLoad
     | DiskCacheLoad
     | Embedded

@@ -20,7 +20,8 @@ from inference_svc.engine.sampling_params import Sampling
 
 
 class AppliedAdapter(NamedTuple):
-    """An adapter, by the hexadecimal SHA-256 of its file, and the scale of its effect."""
+    """An adapter and the scale of its effect. `digest` is the hexadecimal SHA-256 of its file, or
+    its name at an engine of others."""
 
     digest: str
     scale: float

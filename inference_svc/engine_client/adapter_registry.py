@@ -3,10 +3,11 @@
 import asyncio
 import enum
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import NamedTuple
+from pathlib import Path
+from typing import NamedTuple, Self
 
 from inference_svc.engine.events import AdapterLoadDone
 from inference_svc.engine.request import Command, LoadAdapter, UnloadAdapter
@@ -31,13 +32,23 @@ class AdapterState(enum.Enum):
     FAILED = "failed"
 
 
+class NoFile:
+    """That of an adapter which an engine of others has loaded."""
+
+    digest = ""
+    path = Path()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
 @dataclass(slots=True, eq=False)
 class Adapter:
     """One generation of an adapter: a validated file for a model, under a name."""
 
     name: str
     model: str
-    file: PrivateFile
+    file: PrivateFile | NoFile
     description: AdapterFacts
     default_scale: float
     project: str = ""
@@ -49,6 +60,16 @@ class Adapter:
     error: DomainError | None = None
     """Set in state FAILED."""
     ready_at: datetime | None = None
+
+    @classmethod
+    def of_upstream(cls, name: str, model: str) -> Self:
+        """One that the engine of an upstream has under this name, once it lists it."""
+        facts = AdapterFacts(architecture="", base_model="", rank=0, size_bytes=0, title="")
+        return cls(name, model, NoFile(), facts, default_scale=1.0)
+
+    @property
+    def is_of_upstream(self) -> bool:
+        return isinstance(self.file, NoFile)
 
     @property
     def key(self) -> "AdapterKey":
@@ -62,8 +83,13 @@ class Adapter:
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of its file, in hex: its key in the engine, where names do not exist."""
+        """The SHA-256 of its file, in hex; empty if it has none."""
         return self.file.digest
+
+    @property
+    def engine_key(self) -> str:
+        """What the engine knows it by: its digest, or at an engine of others its name."""
+        return self.digest or self.name
 
 
 class LoadMarker:
@@ -213,9 +239,17 @@ class AdapterRegistry:
     def on_engine_ready(self) -> None:
         """Load the current generations into a new engine."""
         for adapter in self._current.values():
-            if adapter.state is not AdapterState.FAILED:
+            if adapter.state is not AdapterState.FAILED and not adapter.is_of_upstream:
                 adapter.state = AdapterState.LOADING
                 self._request(adapter, None)
+
+    def on_listed(self, names: Set[str]) -> None:
+        """Record which of its adapters an upstream has."""
+        for adapter in self._current.values():
+            is_there = adapter.name in names
+            adapter.state = AdapterState.READY if is_there else AdapterState.FAILED
+            adapter.error = None if is_there else AdapterNotFound(adapter=adapter.name)
+            adapter.ready_at = (adapter.ready_at or datetime.now(UTC)) if is_there else None
 
     def on_engine_closed(self, error: DomainError) -> None:
         """Fail pending loads with `error`, blaming none of them. The next engine loads the current

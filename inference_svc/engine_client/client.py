@@ -13,6 +13,7 @@ from itertools import count
 from inference_svc.engine.embedding_request import EmbeddingRequest, Embeddings
 from inference_svc.engine.events import (
     AdapterLoadDone,
+    AdaptersListed,
     DiskCacheLoad,
     Embedded,
     Event,
@@ -275,6 +276,8 @@ class EngineClient:
                 self.embeddings.deliver(event)
             case AdapterLoadDone():
                 self.adapters.deliver(event)
+            case AdaptersListed(names):
+                self.adapters.on_listed(names)
             case Failed():  # the id belongs to one of them; the other ignores it
                 self.embeddings.deliver(event)
                 self.sequences.deliver(event)

@@ -100,7 +100,8 @@ class Features:
     grammars take each added token of the form <...> for a control token, as llguidance does with
     tokenizers of Hugging Face. `max_logprobs` is None without log
     probabilities. `vector_size` is the length of its embeddings, None if it has none; one that
-    embeds `generates` or not.
+    embeds `generates` or not. With `mixes_adapters` a request may have several, and scales other
+    than 1.
     """
 
     engine: str
@@ -114,6 +115,7 @@ class Features:
     ignore_eos: bool = False
     generates: bool = True
     vector_size: int | None = None
+    mixes_adapters: bool = False
 
     def check(self, request: SequenceRequest) -> None:
         """Raise `FeatureUnsupported`, naming the field and the engine, for what it would ignore.
@@ -171,7 +173,10 @@ class Features:
             "'ignore_eos'": request.ignore_eos and not self.ignore_eos,
             "'deterministic'": request.deterministic,
             "'snapshot_id'": bool(request.snapshot_id),
-            "'adapters' (files of GGUF)": bool(request.adapters),
+            "several 'adapters'": len(request.adapters) > 1 and not self.mixes_adapters,
+            "a 'scale' of 'adapters' other than 1": any(
+                each.scale != 1 and not self.mixes_adapters for each in request.adapters
+            ),
             "pictures and sounds": bool(request.media),
             "an encoder": bool(request.source),
         }

@@ -40,8 +40,10 @@ class AddedModelSources:
             InvalidField, MissingField: the source has no such file, or is not allowed.
             DownloadFailed: the Hub cannot be reached.
         """
-        if wanted.upstream is not None and not (wanted.source or wanted.sha256):
-            return self._text_model(wanted)
+        if wanted.has_no_file and not wanted.sha256:
+            wanted = self._check_upstream(wanted)
+            _check_name(wanted.name)
+            return wanted
         if not wanted.source:
             raise MissingField(field="source")
         wanted = self._check_upstream(wanted)
@@ -66,12 +68,6 @@ class AddedModelSources:
             problem = "its file has the same name as one of the model"
             raise InvalidField(field="projector", problem=problem)
         return replace(wanted, name=name, source=source, projector=projector, files=files)
-
-    def _text_model(self, wanted: AddedModel) -> AddedModel:
-        """A model in text mode, of which no file is here."""
-        wanted = self._check_upstream(wanted)
-        _check_name(wanted.name)
-        return wanted
 
     def upstream_settings(self, model: AddedModel) -> UpstreamSettings | None:
         """The settings of the upstream of an added model, if one serves it. Raises `InvalidField`
@@ -108,6 +104,8 @@ class AddedModelSources:
         for field in (each for each in unused if getattr(wanted, each) not in ("", False, None)):
             problem = "it is not allowed with 'upstream'"
             raise InvalidField(field=field.removesuffix("_s"), problem=problem)
+        if wanted.has_no_file and wanted.sha256:
+            raise InvalidField(field="sha256", problem="it is not allowed with the source 'engine'")
         self.upstream_settings(wanted)
         return replace(wanted, projector="none")
 

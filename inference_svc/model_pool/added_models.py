@@ -28,7 +28,7 @@ from inference_svc.model_pool.added_models_file import (
     write_file_list,
 )
 from inference_svc.model_pool.catalog import ModelEntry, PendingModel
-from inference_svc.model_pool.discovery import make_entry, make_upstream_entry
+from inference_svc.model_pool.discovery import added_folders, make_entry, make_upstream_entry
 from inference_svc.model_pool.downloads import DownloadProgress, ModelDownloader, verify_file
 from inference_svc.model_pool.pool import ModelPool
 from inference_svc.models.metadata import FileRole, file_role, fileless_model
@@ -37,7 +37,7 @@ from inference_svc.models.sources import RemoteFile, describe_file
 from model_files.gguf import ModelFileInvalid
 from svc_kit.errors import DomainError, InvalidField, ModelExists, ModelInSettings, ModelNotFound
 from svc_kit.lifecycle import StartupError
-from svc_kit.local_files import AllowedFolders, disk_errors
+from svc_kit.local_files import disk_errors
 from svc_kit.tasks import run_in_thread
 
 log = logging.getLogger(__name__)
@@ -81,11 +81,9 @@ class AddedModelsService:
         self._catalog = pool.catalog
         fetcher = MediaFetcher(settings.model_hosts, remedy="set inference.model_hosts")
         self._downloader = ModelDownloader(fetcher)
-        models = settings.data_dir / "models"
-        folders = AllowedFolders([*settings.model_folders, models], "models may be added")
         engines = MediaFetcher(settings.upstream_hosts, remedy="set inference.upstream_hosts")
-        self._sources = AddedModelSources(fetcher, folders, engines)
-        self._downloads = models / "added"
+        self._sources = AddedModelSources(fetcher, added_folders(settings), engines)
+        self._downloads = settings.data_dir / "models" / "added"
         self._path = settings.data_dir / "added_models.json"
         self._added = read_added_models(self._path)
         self._list_added()
@@ -324,7 +322,9 @@ class AddedModelsService:
         upstream = self._sources.upstream_settings(model)
 
         def describe() -> ModelEntry:
-            file = describe_file(path, model.name) if model.source else fileless_model(model.name)
+            file = fileless_model(model.name)
+            if not model.has_no_file:
+                file = describe_file(path, model.name)
             if upstream is not None:
                 return make_upstream_entry(file, upstream, ModelSettings())
             return make_entry(file, overrides, self._settings, _no_download)

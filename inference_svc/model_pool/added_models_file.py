@@ -11,7 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
-from inference_svc.models.sources import DownloadFile
+from inference_svc.models.sources import ENGINE, DownloadFile
 from svc_kit.lifecycle import StartupError
 from svc_kit.local_files import atomic_file, open_regular, own_files
 from svc_kit.logs import hide_queries
@@ -38,8 +38,8 @@ class AddedUpstream:
 class AddedModel:
     """A model that an operator added. `files` are to be downloaded: those of the model, then its
     projector and adapter; without any, `source` is a path. An empty `projector` is the file beside
-    it. Of a model that an `upstream` serves they are the tokenizer, and in text mode `source` is
-    empty."""
+    it. Of a model that an `upstream` serves they are the tokenizer; `source` is "engine" if that
+    tells it, and empty in text mode."""
 
     name: str
     source: str
@@ -58,6 +58,11 @@ class AddedModel:
             getattr(wanted, name) in ("", "auto", False, None, getattr(self, name))
             for name in ("sha256", "projector", "pinned", "idle_ttl_s")
         )
+
+    @property
+    def has_no_file(self) -> bool:
+        """Whether nothing of it is here until its engine is connected."""
+        return self.upstream is not None and self.source in ("", ENGINE)
 
     @property
     def shown_source(self) -> str:

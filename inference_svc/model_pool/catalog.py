@@ -150,7 +150,7 @@ class ModelEntry:
     the model needs no memory. `requested` are the limits of its next load; `version`
     increases with each change that is visible to watchers. `source` is that of a model that was
     added at run time, empty for those of the settings. One that `is_removed` is not found any
-    more."""
+    more. `tokenizer` is the source of that of an upstream, empty until the engine tells it."""
 
     file: ModelFile
     requested: RequestedLimits
@@ -169,12 +169,18 @@ class ModelEntry:
     source: str = ""
     is_removed: bool = False
     upstream: UpstreamSettings | None = None
+    tokenizer: str = ""
     connection: UpstreamConnection | None = None
     """That to the upstream, while the model is loaded or loads."""
 
     @property
     def name(self) -> str:
         return self.file.name
+
+    @property
+    def tells_tokenizer(self) -> bool:
+        """Whether an engine says where its tokenizer is, which is opened when it is connected."""
+        return self.upstream is not None and self.upstream.tells_tokenizer
 
     @property
     def state(self) -> ModelState:

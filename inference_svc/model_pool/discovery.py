@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from inference_svc.config import InferenceSettings, ModelSettings
+from inference_svc.engine_client.adapter_registry import Adapter
 from inference_svc.model_pool.catalog import Catalog, ModelEntry
 from inference_svc.model_pool.engine_config import requested_limits, resolve_placement
 from inference_svc.model_pool.eviction import ModelState, Resident
@@ -20,6 +21,8 @@ from inference_svc.models.sources import (
 )
 from inference_svc.upstream_settings import UpstreamSettings
 from svc_kit.lifecycle import StartupError
+from svc_kit.local_files import AllowedFolders
+from svc_kit.logs import hide_queries
 
 
 def find_models(settings: InferenceSettings) -> Catalog:
@@ -68,7 +71,10 @@ def make_upstream_entry(
         policy=overrides.load,
         aliases=overrides.aliases,
         upstream=upstream,
+        tokenizer="" if upstream.tells_tokenizer else hide_queries(upstream.tokenizer),
     )
+    for name in upstream.adapters:
+        entry.adapters.add(Adapter.of_upstream(name, entry.name))
     entry.digest_computed.set()  # that of an engine's weights is never known
     return entry
 
@@ -97,6 +103,12 @@ def make_entry(
         policy=overrides.load,
         aliases=overrides.aliases,
     )
+
+
+def added_folders(settings: InferenceSettings) -> AllowedFolders:
+    """Where the files of models may be that are added at run time."""
+    folders = [*settings.model_folders, settings.data_dir / "models"]
+    return AllowedFolders(folders, "models may be added")
 
 
 def make_downloads(folder: Path) -> Download:

@@ -250,8 +250,9 @@ class ModelLifecycle:
 
     async def _connect(self, entry: ModelEntry) -> None:
         """Connect to an upstream engine. It may be away for long, so other loads do not wait."""
-        await self._loader.check_files(entry)
-        await self.open_processor(entry)
+        if not entry.tells_tokenizer:
+            await self._loader.check_files(entry)
+            await self.open_processor(entry)
         entry.progress = None
         entry.engine = engine = self._loader.create_upstream(
             entry, on_change=lambda: self._on_engine_change(entry)

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +32,30 @@ from inference_svc.media.encoded_cache import VectorFolder
 from inference_svc.media.encoder import Encoder, EncoderLimits
 from inference_svc.media.processor import MediaProcessor
 from inference_svc.metrics import EngineObserver
-from inference_svc.model_pool.catalog import ModelEntry, ModelProcessor, Processor, TextProcessor
+from inference_svc.model_pool.catalog import (
+    ModelEntry,
+    ModelProcessor,
+    Processor,
+    TextProcessor,
+    with_tokens,
+)
+from inference_svc.model_pool.discovery import added_folders, make_downloads
 from inference_svc.model_pool.engine_config import EngineConfigBuilder
 from inference_svc.models.file_identity import hash_files, verify_files
+from inference_svc.models.hf_folder import CONFIG
 from inference_svc.models.memory_plan import ResolvedLimits
 from inference_svc.models.metadata import ModelClass
 from inference_svc.models.projector_file import ProjectorFile
+from inference_svc.models.sources import resolve_tokenizer, told_source
 from inference_svc.sampling_messages import from_sampling
 from inference_svc.sandbox_jobs import CHECK_VOCABULARY
 from inference_svc.upstream.connection import UpstreamConnection
+from inference_svc.upstream.endpoints import Mode
+from inference_svc.upstream.faults import EngineUnusable, excerpt
 from inference_svc.upstream.probe import PinnedIdentity
 from inference_svc.upstream.target import UpstreamTarget
+from inference_svc.upstream.text_mode import TextMode
+from inference_svc.upstream.token_mode import TokenMode, already_open
 from inference_svc.upstream_settings import UpstreamSettings
 from inference_svc.vocabularies import ModelVocabulary, open_vocabulary
 from model_files.gguf import ModelFileInvalid
@@ -190,17 +204,42 @@ class ModelLoader:
 
     def create_upstream(self, entry: ModelEntry, on_change: Callable[[], None]) -> EngineClient:
         """Create the client of an upstream engine without connecting it."""
-        if entry.upstream is None or entry.processor is None:
+        if entry.upstream is None:
             raise StartupError(f"model {entry.name} is served by no upstream")
-        target, opened = upstream_target(entry.name, entry.upstream), entry.processor
-        vocabulary = opened.vocabulary if isinstance(opened, ModelProcessor) else None
-        pin = PinnedIdentity()
+        target, pin = upstream_target(entry.name, entry.upstream), PinnedIdentity()
+        opened = entry.processor
+        mode: Mode = TextMode(target)
+        if entry.tells_tokenizer:
+            mode = TokenMode(target, partial(self._open_told, entry))
+        elif isinstance(opened, ModelProcessor):
+            mode = TokenMode(target, already_open(opened.vocabulary))
 
         def spawn(**callbacks: Callable[[Any], None]) -> UpstreamConnection:
-            entry.connection = UpstreamConnection(target, vocabulary, pin, **callbacks)
+            entry.connection = UpstreamConnection(target, mode, pin, **callbacks)
             return entry.connection
 
         return self._create_client(entry, spawn, on_change, lambda _: None)
+
+    async def _open_told(self, entry: ModelEntry, told: str) -> ModelVocabulary:
+        """Open the processor of a model whose engine says where its tokenizer is. Raises
+        `EngineUnusable`."""
+        try:
+            if entry.source and Path(told).is_absolute():  # it was added at run time
+                path = told if told.endswith(".gguf") else f"{told}/{CONFIG}"
+                added_folders(self._settings).find("upstream", path)
+            source = told_source(told)
+            download = make_downloads(self._settings.data_dir / "models")
+            file = await asyncio.to_thread(resolve_tokenizer, source, entry.name, download)
+            opened = with_tokens(await self.open_processor(replace(entry, file=file)))
+        except (DomainError, StartupError) as error:
+            problem = f"it says that its tokenizer is {excerpt(told)}: {error}"
+            raise EngineUnusable(problem) from error
+        log.info("model %s: the tokenizer of its engine is %s", entry.name, source)
+        before, entry.processor = entry.processor, opened
+        entry.file, entry.tokenizer = file, source
+        if before is not None:
+            await asyncio.to_thread(before.close)
+        return opened.vocabulary
 
     def _create_client(
         self,
@@ -284,6 +323,7 @@ def upstream_target(name: str, settings: UpstreamSettings) -> UpstreamTarget:
         settings.urls,
         kind=settings.kind,
         model=settings.model,
+        adapters=tuple(settings.adapters),
         key_file=settings.key_file,
         headers=tuple((key, value.get_secret_value()) for key, value in settings.headers.items()),
         concurrency=settings.concurrency,

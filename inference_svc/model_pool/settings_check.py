@@ -134,6 +134,17 @@ def find_name_problems(
                 yield "per_model", f"the name {alias!r} is given to {owner!r} and to {name!r}"
     for text in find_unknown_names(filter(None, [settings.vllm_engine.model]), owners):
         yield "vllm_engine.model", text
+    yield from _find_repeated_adapters(settings, {*owners, *settings.adapters})
+
+
+def _find_repeated_adapters(
+    settings: InferenceSettings, taken: set[str]
+) -> Iterator[tuple[str, str]]:
+    for name, upstream in settings.upstreams.items():
+        for adapter in upstream.adapters:
+            if adapter in taken:
+                yield f"upstreams.{name}.adapters", f"the name {adapter!r} is given twice"
+            taken.add(adapter)
 
 
 def _find_folder_problem(settings: InferenceSettings) -> Iterator[Problem]:

@@ -11,6 +11,7 @@ from inference_svc.model_pool.discovery import find_models
 from inference_svc.model_pool.eviction import ModelState
 from inference_svc.model_pool.pool import ModelPool
 from inference_svc.models.placement import LoadPolicy
+from inference_svc.upstream_settings import UpstreamSettings
 from svc_kit.errors import DomainError
 from svc_kit.lifecycle import StartupError
 
@@ -50,10 +51,11 @@ class SettingsModels:
             old = before.get(entry.name)
             if old is None or not old.upstream or entry.upstream in (None, old.upstream):
                 continue
-            if entry.upstream.is_text_mode is not old.upstream.is_text_mode:
+            if _tokenizer_kind(entry.upstream) != _tokenizer_kind(old.upstream):
                 log.warning("upstream %s: its tokenizer changes at the next start", entry.name)
                 continue
             log.info("upstream %s has changed: it is connected again", entry.name)
+            _follow_adapters(old, entry)
             old.upstream = entry.upstream
             self._begin(self._reconnect(old))
         await _load([entry for entry in new if entry.policy is LoadPolicy.START], self._pool)
@@ -70,12 +72,26 @@ class SettingsModels:
             await _load([entry], self._pool)
 
 
+def _follow_adapters(old: ModelEntry, new: ModelEntry) -> None:
+    before = {adapter.name: adapter for adapter in old.adapters.current()}
+    after = {adapter.name: adapter for adapter in new.adapters.current()}
+    for name in before.keys() - after.keys():
+        old.adapters.unload(name)
+    for name in after.keys() - before.keys():
+        old.adapters.add(after[name])
+
+
+def _tokenizer_kind(upstream: UpstreamSettings) -> tuple[bool, bool]:
+    return upstream.is_text_mode, upstream.tells_tokenizer
+
+
 def _check(new: list[ModelEntry], catalog: Catalog) -> None:
     for entry in new:
         setting = "models" if entry.upstream is None else "upstreams"
         if entry.file.problem:
             raise StartupError(f"{setting}: {entry.file.problem}")
-        for name in (entry.name, *entry.aliases):
+        adapters = (adapter.name for adapter in entry.adapters.current())
+        for name in (entry.name, *entry.aliases, *adapters):
             try:
                 catalog.check_free(name)
             except DomainError as error:

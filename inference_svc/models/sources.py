@@ -10,6 +10,7 @@ The projector of a model is a file of its own, found beside the model or named b
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +32,8 @@ from svc_kit.lifecycle import StartupError
 
 BUNDLED = "bundled"
 BUNDLED_NAME = "demo-chat"
+ENGINE = "engine"
+"""The source of a tokenizer that an engine of others tells."""
 BUNDLED_FOLDER = Path(__file__).with_name("bundled")
 BUNDLED_PATH = BUNDLED_FOLDER / "demo-chat-q8_0.gguf"
 _NAMED = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._:-]{0,127})=(?P<source>.+)", re.DOTALL)
@@ -183,14 +186,15 @@ def resolve_tokenizer(source: str, name: str, download: Download) -> ModelFile:
 
     Args:
         source: a GGUF file, a folder in Hugging Face's format, hf:owner/repository[@revision] for
-            such a folder without weights, hf:owner/repository/file.gguf, or bundled. Empty: none.
+            such a folder without weights, hf:owner/repository/file.gguf, or bundled. Empty, or
+            "engine": nothing is known of it yet.
         name: that of the model.
         download: as in `resolve_models`.
 
     Raises:
         StartupError: the source is malformed.
     """
-    if not source.strip():
+    if source.strip() in ("", ENGINE):
         return fileless_model(name)
     path = Path(source).expanduser().absolute()
     remote = _HF_FOLDER.fullmatch(source)
@@ -207,6 +211,22 @@ def resolve_tokenizer(source: str, name: str, download: Download) -> ModelFile:
         return unusable_model(path, name, f"tokenizer {error.path}: {error.problem}")
 
 
+def told_source(told: str) -> str:
+    """The source of the tokenizer that an engine tells as a path, which must be here, or as
+    owner/repository[@revision]. Raises `StartupError`."""
+    path, remote = Path(told), f"hf:{told}"
+    with suppress(OSError):  # of names that are too long
+        if path.is_absolute() and (path.is_file() or path.is_dir()):
+            return told
+    is_relative = told.startswith(".") or ".." in told or told.endswith(".gguf")
+    if _HF_FOLDER.fullmatch(remote) and not is_relative:
+        return remote
+    raise StartupError(
+        "that is neither a file or folder here nor a repository; set tokenizer to a GGUF file, a "
+        "folder of Hugging Face files, or hf:owner/repository"
+    )
+
+
 def resolve_hf_folder(source: str, download: Download) -> Path:
     """Find a folder in Hugging Face's format. Blocks. Arguments are as in `resolve_tokenizer`.
 
@@ -216,8 +236,8 @@ def resolve_hf_folder(source: str, download: Download) -> Path:
     file = resolve_tokenizer(source, source, download)
     if file.problem:
         raise StartupError(file.problem)
-    if not file.path.is_dir():
-        raise StartupError(f"{source!r} is a GGUF file; name a folder of Hugging Face files")
+    if not (file.paths and file.path.is_dir()):
+        raise StartupError(f"{source!r} is no folder; name one of Hugging Face files")
     return file.path
 
 

@@ -65,9 +65,11 @@ def resolve_adapters(
 
 
 def _applied(chosen: Sequence[tuple[Adapter, float]]) -> AppliedAdapters:
-    stack = adapter_stack(AppliedAdapter(adapter.digest, scale) for adapter, scale in chosen)
+    stack = adapter_stack(AppliedAdapter(adapter.engine_key, scale) for adapter, scale in chosen)
     used = {applied.digest for applied in stack}
-    return AppliedAdapters(tuple(adapter for adapter, _ in chosen if adapter.digest in used), stack)
+    return AppliedAdapters(
+        tuple(adapter for adapter, _ in chosen if adapter.engine_key in used), stack
+    )
 
 
 log = logging.getLogger(__name__)

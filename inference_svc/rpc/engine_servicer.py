@@ -29,7 +29,7 @@ from inference_svc.rpc.snapshots import SnapshotService
 from inference_svc.rpc.streaming import seconds
 from svc_kit.auth.principal import current_principal
 from svc_kit.auth.scopes import Scope
-from svc_kit.errors import AdapterNotFound, InvalidField, MissingField
+from svc_kit.errors import AdapterNotFound, FeatureUnsupported, InvalidField, MissingField
 from svc_kit.rpc.message_mapper import EnumMapper, MessageMapper
 
 Context = grpc.aio.ServicerContext[object, object]
@@ -239,6 +239,9 @@ class EngineServicer(rpc.EngineServiceServicer):
         owner = self._pool.catalog.find_adapter_model(request.name)
         if owner is None:
             raise AdapterNotFound(adapter=request.name)
+        if owner.upstream is not None:
+            feature = f"unloading of {request.name!r}, which an upstream engine has loaded"
+            raise FeatureUnsupported(feature=feature)
         adapter = owner.adapters.unload(request.name)
         return pb.UnloadAdapterResponse(adapter=self._describe(adapter))
 

@@ -76,16 +76,21 @@ async def explain_source(
         )
         memory = await read_memory(alone.pool, catalog)
         for entry in catalog:
-            processor = entry.processor = await loader.open_processor(entry)
+            if not entry.tells_tokenizer:
+                entry.processor = await loader.open_processor(entry)
             try:
                 async with _connected(entry, loader):
+                    processor = entry.processor
+                    if processor is None:
+                        raise StartupError(f"upstreams.{entry.name}: {entry.resident.problem}")
                     if isinstance(processor, TextProcessor):
                         yield _explain_text_mode(entry, processor)
                         continue
                     explainer = Explainer(entry, processor, templates, sandbox)
                     yield await explainer.explain(memory, verify)
             finally:
-                processor.close()
+                if entry.processor is not None:
+                    entry.processor.close()
 
 
 @asynccontextmanager
@@ -330,6 +335,8 @@ def _describe_upstream(entry: ModelEntry, settings: UpstreamSettings) -> Section
     return {
         "engine": features.engine,
         "model": settings.model,
+        "tokenizer": entry.tokenizer,
+        "adapters": {each.name: each.state.value for each in entry.adapters.current()},
         "text_mode": settings.is_text_mode,
         "urls": states,
         "concurrency": ready.slots,

@@ -74,7 +74,8 @@ def model(resolved: ResolvedModel) -> model_pb.Model:
     """Describe a model, or an adapter as a model of its own."""
     described = _model(resolved.model)
     if resolved.adapter is not None:
-        for field in ("description", "load_time", "aliases"):  # may be empty for the adapter
+        # May be empty for the adapter.
+        for field in ("description", "load_time", "aliases", "size_bytes"):
             described.ClearField(field)
         described.MergeFrom(_adapted(resolved.adapter, resolved.model))
     return described
@@ -183,7 +184,7 @@ def _model(entry: ModelEntry) -> model_pb.Model:
 def _upstream(
     entry: ModelEntry, settings: UpstreamSettings, *, to_operator: bool
 ) -> upstream_pb2.Upstream:
-    """Only operators get the URLs, and problems, which have URLs and texts of engines."""
+    """Only operators get the URLs, paths here, and problems, which have texts of engines."""
     engine = entry.engine
     described = upstream_pb2.Upstream(model=settings.model, text_mode=settings.is_text_mode)
     ready = engine.ready if engine is not None else None
@@ -199,6 +200,7 @@ def _upstream(
     if to_operator:
         described.problem = engine.problem if engine is not None else ""
         described.endpoints.extend(_endpoints(entry, settings))
+        described.tokenizer = entry.tokenizer
     return described
 
 

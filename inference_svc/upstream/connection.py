@@ -17,6 +17,7 @@ from inference_svc.engine.embedding_request import (
 )
 from inference_svc.engine.events import (
     AdapterLoadDone,
+    AdaptersListed,
     Cancelled,
     Event,
     Failed,
@@ -44,13 +45,11 @@ from inference_svc.engine_client.process import StartFailed
 from inference_svc.llama.warmup import WarmUp
 from inference_svc.snapshots.store import FolderUsage
 from inference_svc.upstream.endpoint import Endpoint
-from inference_svc.upstream.endpoints import Endpoints, EndpointStatus, Probed
+from inference_svc.upstream.endpoints import Endpoints, EndpointStatus, Mode, Probed
 from inference_svc.upstream.engine_api import EngineInfo
 from inference_svc.upstream.faults import EngineFault, RequestRefused
 from inference_svc.upstream.probe import PinnedIdentity
-from inference_svc.upstream.target import UpstreamTarget, UpstreamVocabulary
-from inference_svc.upstream.text_mode import TextMode
-from inference_svc.upstream.token_mode import TokenMode
+from inference_svc.upstream.target import UpstreamTarget
 from inference_svc.upstream.upstream_turn import ServedModel, Turn
 from inference_svc.upstream.verdict import judge
 from svc_kit.errors import (
@@ -82,7 +81,7 @@ class UpstreamConnection:
     `on_message` gets `Ready` once an engine was probed, `StartFailed` (and then `on_exit`) if it
     can never be used as configured, `SnapshotDone`, and lists of events. `on_exit` gets 1 when no
     URL can be asked any more, after `Ready`; until then engines may take their time. All
-    connections of a name share `pin`. Without a `vocabulary` engines are used in text mode.
+    connections of a name share `mode` and `pin`.
     """
 
     pid = 0
@@ -90,23 +89,22 @@ class UpstreamConnection:
     def __init__(
         self,
         target: UpstreamTarget,
-        vocabulary: UpstreamVocabulary | None,
+        mode: Mode,
         pin: PinnedIdentity,
         *,
         on_message: Callable[[Any], None],
         on_exit: Callable[[int], None],
     ) -> None:
         self._target = target
-        self._vocabulary_size = 0 if vocabulary is None else vocabulary.size
         self._on_message = on_message
         self._on_exit = on_exit
         self._loop = asyncio.get_running_loop()
         self._started_at = time.monotonic()
-        mode = TextMode(target) if vocabulary is None else TokenMode(target, vocabulary)
         self._endpoints = Endpoints(
             target, mode, pin, on_change=self._on_change, on_unusable=self._fail_start
         )
         self._served: ServedModel | None = None
+        self._listed: frozenset[str] | None = None
         self._features: Features | None = None
         self._queue = AdmissionQueue()
         self._aging, self._projects = PriorityAging(1), ProjectSlots(1)
@@ -235,7 +233,18 @@ class UpstreamConnection:
             return
         if self._served is None and self._endpoints.probed is not None:
             self._begin()
+        self._report_adapters()
         self._go_on()
+
+    def _report_adapters(self) -> None:
+        probed, wanted = self._endpoints.probed, self._target.adapters
+        if probed is None or not wanted or probed.adapters == self._listed:
+            return
+        self._listed = probed.adapters
+        if missing := sorted(set(wanted) - self._listed):
+            log.warning("%s has no adapters %s", probed.features.engine, ", ".join(missing))
+        self._flush()
+        self._on_message([AdaptersListed(self._listed)])
 
     def _go_on(self) -> None:
         """Start what waits, or end if no engine can be reached, and none still writes an answer."""
@@ -286,7 +295,7 @@ class UpstreamConnection:
             sequences=slots,
             cells=slots * context,
             vector_size=size,
-            vocabulary_size=self._vocabulary_size,
+            vocabulary_size=probed.engine.vocabulary_size,
         )
 
     # --- requests ---------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import asyncio
 import enum
 import ssl
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -57,8 +57,8 @@ class EndpointState(enum.Enum):
 
 class Endpoint:
     """One URL. `num_running` are the requests in flight, of at most `slots`, `problem` is why it is
-    not up since `down_at`; `is_lost`: the last probe failed, by more than overload. `verify` asks
-    what the engine is, at each new connection for a stream."""
+    not up since `down_at`; `is_lost`: the last probe failed, by more than overload. `adapters` are
+    as in `EngineInfo`. `verify` asks what the engine is, at each new connection for a stream."""
 
     def __init__(
         self, target: UpstreamTarget, url: str, verify: "Callable[[Endpoint], Awaitable[None]]"
@@ -68,6 +68,7 @@ class Endpoint:
         self.state = EndpointState.DOWN
         self.problem = "not asked yet"
         self.is_lost = False
+        self.adapters: Mapping[str, str | int] = {}
         self.num_running = self.slots = 0
         self.probe_at = self.rest_until = self.down_at = 0.0
         self._pause_s, self._rest_s = _FIRST_PAUSE_S, _RETRY_AFTER_S

@@ -32,13 +32,16 @@ from inference_svc.upstream.upstream_turn import ServedModel, Turn
 log = logging.getLogger(__name__)
 _DEFAULT_SLOTS: Final = 16
 """Requests that an engine gets at once if it does not tell its slots."""
+_LIST_S: Final = 3.0
+"""How often the adapters of an engine are listed that has not loaded all of them."""
 _MAX_WAIT_S: Final = 5.0
 """How long the first URL that can be used waits for what the others honour."""
 
 
 class Examined(NamedTuple):
     """What is behind a URL. `features` asks what it honours, and raises `EngineFault`; `turn` makes
-    a turn at it, and `embed` one of embeddings, if it has any."""
+    a turn at it, and `embed` one of embeddings, if it has any. `vocabulary_size` is 0 if it is not
+    known."""
 
     api: InfoApi
     info: EngineInfo
@@ -46,6 +49,7 @@ class Examined(NamedTuple):
     features: Callable[[], Awaitable[Features]]
     turn: Callable[[sequence.Sequence, ServedModel], Turn]
     embed: Callable[[EmbeddingRequest, ServedModel], Turn] | None = None
+    vocabulary_size: int = 0
 
 
 class Mode(Protocol):
@@ -71,6 +75,7 @@ class Probed(NamedTuple):
     """What was found behind a URL; or what all of them have, with the average of their slots."""
 
     engine: Examined
+    adapters: frozenset[str]
     features: Features
     slots: int
     context_tokens: int
@@ -78,7 +83,8 @@ class Probed(NamedTuple):
 
 class Endpoints:
     """The URLs. `probed` is what those have in common that could be used when the first probes
-    ended; one that has less afterwards gets no requests.
+    ended, and the adapters that all that are up have loaded since; one that has less afterwards
+    gets no requests. As long as adapters are missing, they are listed again every few seconds.
 
     `on_change` is called when one is up, or is no longer. `on_unusable` is called with the problems
     if none can ever be used, as long as none was.
@@ -162,10 +168,10 @@ class Endpoints:
             self._on_change()
 
     def probe_due(self, now: float) -> None:
-        """Probe the URLs that are not up and whose pause is over."""
+        """Probe the URLs whose pause is over and that are not up, or lack adapters."""
         for each in self._endpoints:
-            is_due = each.state is not EndpointState.UP and each.probe_at <= now
-            if is_due:
+            is_whole = len(each.adapters) == len(self._target.adapters)
+            if each.probe_at <= now and not (each.state is EndpointState.UP and is_whole):
                 self._begin_probe(each)
         if self._begin(now):
             self._on_change()
@@ -189,7 +195,7 @@ class Endpoints:
         if (found := self._found.get(endpoint.url)) is None:
             return  # it is being probed
         try:
-            info = await found.engine.api.info(endpoint, self._target.model)
+            info = await found.engine.api.info(endpoint, self._target)
         except RequestRefused as fault:
             raise EngineLost(f"it is another engine: {fault}") from None
         if info != found.engine.info:
@@ -214,6 +220,7 @@ class Endpoints:
             await self._examine(endpoint)
             if endpoint.down_at <= began_at:  # else it has failed meanwhile, and is probed again
                 endpoint.mark_up()
+                endpoint.probe_at = time.monotonic() + _LIST_S
         except EngineFault as fault:
             self._on_probe_failed(endpoint, fault)
         except Exception as defect:  # a defect of this package, met in an engine's answer
@@ -253,6 +260,7 @@ class Endpoints:
             self._found.pop(endpoint.url, None)
             found = Probed(
                 engine,
+                frozenset(info.adapters),
                 await engine.features(),
                 target.concurrency or info.slots or _DEFAULT_SLOTS,
                 target.context_tokens or info.context_tokens or self._mode.default_context,
@@ -264,6 +272,11 @@ class Endpoints:
             self._found_at = time.monotonic()
         self._found[endpoint.url] = found
         endpoint.slots = found.slots
+        endpoint.adapters = info.adapters
+        if self.probed is not None:
+            up = [each.url for each in self._endpoints if each.state is EndpointState.UP]
+            found_up = [self._found[url] for url in {*up, endpoint.url} if url in self._found]
+            self.probed = self.probed._replace(adapters=_common(found_up).adapters)
 
 
 def _common(found: Sequence[Probed]) -> Probed:
@@ -273,6 +286,7 @@ def _common(found: Sequence[Probed]) -> Probed:
     counts = [each.max_logprobs for each in features]
     told = [each for each in counts if each is not None]
     return first._replace(
+        adapters=frozenset.intersection(*(each.adapters for each in found)),
         features=Features(
             engine=" and ".join(dict.fromkeys(each.engine for each in features)),
             sampling=frozenset.intersection(*(each.sampling for each in features)),
@@ -285,6 +299,7 @@ def _common(found: Sequence[Probed]) -> Probed:
             ignore_eos=all(each.ignore_eos for each in features),
             generates=all(each.generates for each in features),
             vector_size=features[0].vector_size,  # the same, since it identifies the model
+            mixes_adapters=all(each.mixes_adapters for each in features),
         ),
         slots=max(round(sum(each.slots for each in found) / len(found)), 1),
         context_tokens=min(each.context_tokens for each in found),
@@ -297,6 +312,7 @@ def _lacking(served: Probed, found: Probed) -> list[str]:
     ours, left = served.features, both.features
     missing = sorted(ours.sampling - left.sampling)
     missing += sorted(each.value for each in ours.constraints - left.constraints)
+    missing += [f"the adapter {each!r}" for each in sorted(served.adapters - both.adapters)]
     for name in ("takes_grammars", "max_logprobs", "min_tokens", "ignore_eos", "generates"):
         if getattr(ours, name) != getattr(left, name):
             missing.append(name)

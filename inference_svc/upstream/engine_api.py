@@ -3,7 +3,7 @@
 `llama_server`, `vllm` and `sglang` implement `EngineApi`, and `openai` only `InfoApi`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, NoReturn, Protocol
 
@@ -19,6 +19,7 @@ from inference_svc.upstream.faults import (
     RequestRefused,
     excerpt,
 )
+from inference_svc.upstream.target import UpstreamTarget
 
 COMMON_SAMPLING: Final = frozenset(
     {
@@ -60,11 +61,15 @@ class Chunk(NamedTuple):
 
 class EngineInfo(NamedTuple):
     """What an engine tells of itself; None is not told. `revision` is anything else that
-    identifies its model, such as the number of its parameters."""
+    identifies its model, such as the number of its parameters; `tokenizer` is a path there or
+    owner/repository[@revision], empty if it is not told. `adapters` are those of the target that it
+    lists, by name, with what its requests call them."""
 
     version: str
     model: str
     revision: str = ""
+    tokenizer: str = ""
+    adapters: Mapping[str, str | int] = {}
     context_tokens: int | None = None
     slots: int | None = None
     max_logprobs: int | None = None
@@ -75,7 +80,8 @@ class Generation:
     """A request on the wire: what is asked of the engine, for `tokens` as the prompt.
 
     `model` is the engine's name of the model; with `takes_grammars` a constraint is sent as our
-    grammar, otherwise in its own form.
+    grammar, otherwise in its own form. `adapters` are all of the target, as the engine calls them,
+    with their scales, 0 for those that the request does not use.
     """
 
     request: SequenceRequest
@@ -84,6 +90,12 @@ class Generation:
     max_tokens: int
     min_tokens: int = 0
     takes_grammars: bool = False
+    adapters: Sequence[tuple[str | int, float]] = ()
+
+    @property
+    def adapter(self) -> str | int | None:
+        """The only one that the request uses, if any, at an engine that does not mix them."""
+        return next((each for each, scale in self.adapters if scale), None)
 
 
 class AnswerReader(Protocol):
@@ -98,16 +110,16 @@ class InfoApi(Protocol):
 
     name: str
 
-    async def info(self, endpoint: Endpoint, model: str) -> EngineInfo:
-        """Ask an engine for its version and for the model of this name; an empty one is its only
-        one. Raises `EngineFault`; `EngineUnusable` if it has no such model."""
+    async def info(self, endpoint: Endpoint, target: UpstreamTarget) -> EngineInfo:
+        """Ask an engine for its version, the model and the adapters. Raises `EngineFault`;
+        `EngineUnusable` if it has no such model."""
 
 
 class EngineApi(InfoApi, Protocol):
     """One kind of engine with token ids. `sampling` are the fields of `Sampling`, and `forms` the
     constraint kinds that its versions may honour; `grammar_flag` is with what it takes our
-    grammars, `brackets_are_control` as in `Features`. Where it `may_do_both`, an engine that embeds
-    may also generate."""
+    grammars, `brackets_are_control` and `mixes_adapters` as in `Features`. Where it `may_do_both`,
+    an engine that embeds may also generate."""
 
     sampling: frozenset[str]
     forms: frozenset[OutputFormatKind]
@@ -115,6 +127,7 @@ class EngineApi(InfoApi, Protocol):
     brackets_are_control: bool
     takes_min_tokens: bool
     may_do_both: bool
+    mixes_adapters: bool
 
     async def known_fields(self, endpoint: Endpoint, model: str) -> frozenset[str]:
         """The fields that act, by our names: of `sampling`, "ignore_eos" and "min_tokens"."""
@@ -167,6 +180,15 @@ async def served_model(endpoint: Endpoint, model: str, path: str = "/v1/models")
     if len(bases) != 1:
         raise EngineUnusable(f"it serves {len(bases)} models ({names[:5]}); name one of them")
     return bases[0]
+
+
+async def listed_adapters(endpoint: Endpoint, target: UpstreamTarget) -> dict[str, str | int]:
+    """The adapters of the target that are in `/v1/models`, where they have a parent."""
+    if not target.adapters:
+        return {}
+    models = listed_models(await endpoint.call("GET", "/v1/models"))
+    names = {str(each.get("id")) for each in models if each.get("parent")}
+    return {name: name for name in target.adapters if name in names}
 
 
 def positive(value: Any) -> int | None:

@@ -6,6 +6,7 @@ but their text is, with that of the token that ends the character. They are foun
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -21,6 +22,7 @@ from inference_svc.engine.sampling_params import (
     Stage,
 )
 from inference_svc.engine_client.features import effective_fields
+from inference_svc.models.metadata import default_name
 from inference_svc.upstream.endpoint import Endpoint, parse_json
 from inference_svc.upstream.engine_api import (
     COMMON_SAMPLING,
@@ -36,9 +38,10 @@ from inference_svc.upstream.engine_api import (
     raise_error,
     token_ids,
 )
-from inference_svc.upstream.faults import AnswerInvalid, EngineUnusable
+from inference_svc.upstream.faults import AnswerInvalid, EngineUnusable, excerpt
 from inference_svc.upstream.grammars import gbnf_choices, single_lark
 from inference_svc.upstream.pieces import PieceIndex
+from inference_svc.upstream.target import UpstreamTarget
 
 _MAX_LOGPROBS: Final = 64
 _SEEDS: Final = 1 << 32
@@ -73,11 +76,14 @@ class LlamaServer:
     brackets_are_control = False
     takes_min_tokens = False
     may_do_both = True
+    mixes_adapters = True
 
     def __init__(self, pieces: PieceIndex) -> None:
         self._pieces = pieces
 
-    async def info(self, endpoint: Endpoint, model: str) -> EngineInfo:
+    @staticmethod
+    async def info(endpoint: Endpoint, target: UpstreamTarget) -> EngineInfo:
+        model = target.model
         query = f"?model={quote(model, safe='')}" if model else ""
         props = members(await endpoint.call("GET", f"/props{query}"), "the answer of /props")
         models = listed_models(await endpoint.call("GET", "/v1/models"))
@@ -91,6 +97,8 @@ class LlamaServer:
             version=str(props.get("build_info", "")),
             model=str(chosen.get("id", "")),
             revision=f"{meta.get('n_params', '')}/{meta.get('size', '')}",
+            tokenizer=str(props.get("model_path", "")),
+            adapters=await _adapters(endpoint, target),
             context_tokens=positive(settings.get("n_ctx")),
             slots=positive(props.get("total_slots")),
             max_logprobs=_MAX_LOGPROBS,
@@ -140,12 +148,29 @@ class LlamaServer:
         }
         if generation.model:
             body["model"] = generation.model
+        if generation.adapters:  # an empty list would leave it to apply all of them
+            body["lora"] = [{"id": each, "scale": scale} for each, scale in generation.adapters]
         if request.constraint is not None:
             body |= _constraint(request.constraint, generation.takes_grammars)
         return "/completion", body
 
     def reader(self, generation: Generation) -> AnswerReader:
         return _Reader(self._pieces, generation.request.top_logprobs)
+
+
+async def _adapters(endpoint: Endpoint, target: UpstreamTarget) -> dict[str, str | int]:
+    """Their numbers; it knows them by their files."""
+    if not target.adapters:
+        return {}
+    listed = await endpoint.call("GET", "/lora-adapters")
+    if not isinstance(listed, list):
+        raise AnswerInvalid(f"the answer of /lora-adapters is no list: {excerpt(str(listed))}")
+    found: dict[str, str | int] = {}
+    for each in (members(each, "an adapter") for each in listed):
+        name, number = default_name(Path(str(each.get("path", "")))), each.get("id")
+        if name in target.adapters and type(number) is int:
+            found[name] = number
+    return found
 
 
 _DISTINCT: Final = Sampling(

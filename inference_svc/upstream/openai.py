@@ -19,6 +19,7 @@ from inference_svc.upstream.engine_api import (
     served_model,
 )
 from inference_svc.upstream.faults import AnswerInvalid, EngineUnusable, RequestRefused, excerpt
+from inference_svc.upstream.target import UpstreamTarget
 
 FEATURES: Final = Features(
     engine="openai (text mode)",
@@ -35,8 +36,9 @@ class OpenAi:
 
     name = "openai"
 
-    async def info(self, endpoint: Endpoint, model: str) -> EngineInfo:
+    async def info(self, endpoint: Endpoint, target: UpstreamTarget) -> EngineInfo:
         """A service without a list of models has the named one."""
+        model = target.model
         try:
             chosen = await served_model(endpoint, model, "/models")
         except RequestRefused as fault:

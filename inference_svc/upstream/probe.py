@@ -6,7 +6,7 @@ What it honours is tried, not looked up by version: engines accept unknown field
 import hashlib
 import json
 from array import array
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from inference_svc.engine.constraint import Constraint, OutputFormat, OutputFormatKind
@@ -25,7 +25,7 @@ from inference_svc.upstream.faults import (
     excerpt,
 )
 from inference_svc.upstream.pieces import VocabularyPieces
-from inference_svc.upstream.target import UpstreamVocabulary
+from inference_svc.upstream.target import UpstreamTarget, UpstreamVocabulary
 
 VOCABULARY_TEXTS: Final = (
     "Hello, world! How are you today?",
@@ -81,16 +81,21 @@ class PinnedIdentity:
             raise EngineUnusable(f"it serves {found[:4]}, but this name was {self.identity[:4]}")
 
 
-async def detect(endpoint: Endpoint, apis: Sequence[EngineApi], model: str) -> EngineApi:
-    """The kind of the engine, the first of `apis` whose routes it has. Raises `EngineFault`."""
+Ask = Callable[[Endpoint, UpstreamTarget], Awaitable[EngineInfo]]
+"""`InfoApi.info` of a kind."""
+
+
+async def detect(
+    endpoint: Endpoint, kinds: Mapping[str, Ask], target: UpstreamTarget
+) -> tuple[str, EngineInfo]:
+    """The kind of the engine, the first of `kinds` whose routes it has, and what it tells. Raises
+    `EngineFault`."""
     problems = []
-    for api in apis:
+    for kind, ask in kinds.items():
         try:
-            await api.info(endpoint, model)
+            return kind, await ask(endpoint, target)
         except (RequestRefused, AnswerInvalid) as fault:
-            problems.append(f"{api.name} ({fault})")
-            continue
-        return api
+            problems.append(f"{kind} ({fault})")
     raise AnswerInvalid(f"it answers as none of {', '.join(problems)}")
 
 
@@ -177,6 +182,7 @@ class Prober:
             min_tokens=api.takes_min_tokens and "min_tokens" in known,
             ignore_eos="ignore_eos" in known,
             vector_size=self._vector_size,
+            mixes_adapters=api.mixes_adapters,
         )
 
     async def _generates(self) -> bool:

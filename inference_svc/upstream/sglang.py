@@ -14,6 +14,7 @@ from inference_svc.upstream.engine_api import (
     EngineInfo,
     Generation,
     TokenLogprob,
+    listed_adapters,
     members,
     positive,
     raise_error,
@@ -21,6 +22,7 @@ from inference_svc.upstream.engine_api import (
 )
 from inference_svc.upstream.faults import AnswerInvalid, EngineUnusable, RequestRefused
 from inference_svc.upstream.grammars import single_lark
+from inference_svc.upstream.target import UpstreamTarget
 
 _MAX_LOGPROBS: Final = 20
 _SEEDS: Final = 1 << 31
@@ -43,18 +45,25 @@ class Sglang:
     brackets_are_control = True
     takes_min_tokens = True
     may_do_both = False
+    mixes_adapters = False
 
-    async def info(self, endpoint: Endpoint, model: str) -> EngineInfo:
+    @staticmethod
+    async def info(endpoint: Endpoint, target: UpstreamTarget) -> EngineInfo:
         told = members(await endpoint.call("GET", "/server_info"), "the answer of /server_info")
         name = str(told.get("served_model_name") or told.get("model_path") or "")
         if "model_path" not in told:
             raise AnswerInvalid("the answer of /server_info has no model_path")
-        if model not in ("", name):
-            raise EngineUnusable(f"it serves no model {model!r}, but {name!r}")
+        if target.model not in ("", name):
+            raise EngineUnusable(f"it serves no model {target.model!r}, but {name!r}")
+        path, revision = str(told["model_path"]), told.get("revision")
+        repository = f"{path}@{revision}" if revision and not path.startswith("/") else path
+        tokenizer = str(told.get("tokenizer_path") or path)
         return EngineInfo(
             version=str(told.get("version", "")),
             model=name,
             revision=f"{told.get('model_path')}@{told.get('revision') or ''}",
+            tokenizer=repository if tokenizer == path else tokenizer,
+            adapters=await listed_adapters(endpoint, target),
             context_tokens=positive(told.get("context_length"))
             or positive(told.get("max_req_input_len")),
             slots=positive(told.get("max_running_requests")),
@@ -100,6 +109,8 @@ class Sglang:
         body = {"input_ids": list(generation.tokens), "sampling_params": sampling, "stream": True}
         if request.top_logprobs is not None:
             body |= {"return_logprob": True, "top_logprobs_num": request.top_logprobs}
+        if generation.adapter is not None:
+            body["lora_path"] = generation.adapter
         if request.cache_key:
             body["extra_key"] = base64.b64encode(request.cache_key).decode()
         return "/generate", body

@@ -47,20 +47,19 @@ class TextMode:
     default_context = 0
 
     def __init__(self, target: UpstreamTarget) -> None:
-        self._model = target.model
-        self._embeds = target.embeds
+        self._target = target
         self._api = OpenAi()
         self._names = FieldNames()
 
     async def examine(self, endpoint: Endpoint) -> Examined:
-        info = await self._api.info(endpoint, self._model)
-        size = await self._vector_size(endpoint, info.model) if self._embeds else None
+        info = await self._api.info(endpoint, self._target)
+        size = await self._vector_size(endpoint, info.model) if self._target.embeds else None
         identity = Identity(self._api.name, info.model, info.revision, size, "")
         turn = partial(MessageTurn, names=self._names)
         embed = partial(EmbeddingTurn, route=_EMBEDDINGS, size=size) if size else None
 
         async def features() -> Features:
-            return replace(FEATURES, generates=not self._embeds, vector_size=size)
+            return replace(FEATURES, generates=not self._target.embeds, vector_size=size)
 
         return Examined(self._api, info, identity, features, turn, embed)
 

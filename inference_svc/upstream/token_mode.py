@@ -7,7 +7,7 @@ write. Text, stop texts, reasoning and counts are ours and do not see the seam.
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from collections.abc import Sequence as SequenceOf
 from functools import partial
 from typing import Final
@@ -29,6 +29,7 @@ from inference_svc.upstream.faults import AnswerInvalid, EngineLost, RequestRefu
 from inference_svc.upstream.llama_server import LlamaServer
 from inference_svc.upstream.pieces import PieceIndex, VocabularyPieces
 from inference_svc.upstream.probe import (
+    Ask,
     Identity,
     Prober,
     check_vocabulary,
@@ -41,44 +42,61 @@ from inference_svc.upstream.upstream_turn import ServedModel, Turn
 from inference_svc.upstream.vllm import Vllm
 from svc_kit.errors import DecodeFailed, DomainError, GrammarInvalid
 
+OpenVocabulary = Callable[[str], Awaitable[UpstreamVocabulary]]
+_KINDS: Final[Mapping[str, Ask]] = {
+    "llama_server": LlamaServer.info,
+    "vllm": Vllm.info,
+    "sglang": Sglang.info,
+}
 _UNTOLD_LOGPROB: Final = -9999.0
 """OpenAI's value for a token whose probability is not told."""
 
 
 class TokenMode:
-    """The engines of a name with this vocabulary."""
+    """The engines of a name. `open_vocabulary` opens that of the model when the first of them is
+    asked, and gets where this one says that its tokenizer is. It may raise `EngineFault`."""
 
     default_context = 4096
 
-    def __init__(self, target: UpstreamTarget, vocabulary: UpstreamVocabulary) -> None:
+    def __init__(self, target: UpstreamTarget, open_vocabulary: OpenVocabulary) -> None:
         self._target = target
-        self._vocabulary = vocabulary
-        self._pieces = VocabularyPieces(vocabulary)
-        self._apis: tuple[EngineApi, ...] | None = None
+        self._open_vocabulary = open_vocabulary
+        self._kinds = {kind: ask for kind, ask in _KINDS.items() if target.kind in ("auto", kind)}
+        self._opening = asyncio.Lock()
+        self._vocabulary: UpstreamVocabulary | None = None
+        self._apis: dict[str, EngineApi] = {}
 
     async def examine(self, endpoint: Endpoint) -> Examined:
-        target = self._target
-        if self._apis is None:
-            self._apis = await asyncio.to_thread(_apis, self._vocabulary, target.kind)
-        api = await detect(endpoint, self._apis, target.model)
-        info = await api.info(endpoint, target.model)
-        digest = await check_vocabulary(endpoint, api, info.model, self._vocabulary)
-        size = await find_vector_size(endpoint, info.model, self._vocabulary)
+        kind, info = await detect(endpoint, self._kinds, self._target)
+        async with self._opening:
+            if self._vocabulary is None:
+                self._vocabulary = await self._open_vocabulary(info.tokenizer)
+            vocabulary = self._vocabulary
+            if kind not in self._apis:
+                self._apis[kind] = await asyncio.to_thread(_make_api, kind, vocabulary)
+            api = self._apis[kind]
+        digest = await check_vocabulary(endpoint, api, info.model, vocabulary)
+        size = await find_vector_size(endpoint, info.model, vocabulary)
         identity = Identity(api.name, info.model, info.revision, size, digest)
-        prober = Prober(endpoint, api, info, self._vocabulary, size)
-        turn = partial(TokenTurn, api=api, pieces=self._pieces)
+        prober = Prober(endpoint, api, info, vocabulary, size)
+        turn = partial(TokenTurn, api=api, pieces=VocabularyPieces(vocabulary))
         embed = partial(EmbeddingTurn, route=EmbeddingRoute(), size=size) if size else None
-        return Examined(api, info, identity, prober.features, turn, embed)
+        return Examined(api, info, identity, prober.features, turn, embed, vocabulary.size)
 
 
-def _apis(vocabulary: UpstreamVocabulary, kind: str) -> tuple[EngineApi, ...]:
-    """The kinds that an engine may be."""
-    makers: Mapping[str, Callable[[], EngineApi]] = {
-        "llama_server": lambda: LlamaServer(PieceIndex(vocabulary)),
-        "vllm": Vllm,
-        "sglang": Sglang,
-    }
-    return tuple(make() for name, make in makers.items() if kind in ("auto", name))
+def already_open(vocabulary: UpstreamVocabulary) -> OpenVocabulary:
+    """For a vocabulary that does not depend on what engines tell."""
+
+    async def open_vocabulary(_: str) -> UpstreamVocabulary:
+        return vocabulary
+
+    return open_vocabulary
+
+
+def _make_api(kind: str, vocabulary: UpstreamVocabulary) -> EngineApi:
+    if kind == "llama_server":
+        return LlamaServer(PieceIndex(vocabulary))
+    return Vllm() if kind == "vllm" else Sglang()
 
 
 class TokenTurn(Turn):
@@ -147,12 +165,19 @@ class TokenTurn(Turn):
             self._num_left,
             max(sequence.request.min_tokens - sequence.num_output, 0),
             served.takes_grammars,
+            self._adapters(endpoint),
         )
         self._reader = self._api.reader(generation)
         path, body = self._api.body(generation)
         await self._ask(endpoint, path, body, self._read)
         if not self.is_finished and not self._must_force:
             raise EngineLost("its stream ended before the answer did")
+
+    def _adapters(self, endpoint: Endpoint) -> SequenceOf[tuple[str | int, float]]:
+        scales = {each.digest: each.scale for each in self.sequence.request.adapters}
+        if missing := scales.keys() - endpoint.adapters.keys():
+            raise EngineLost(f"it has no adapter {min(missing)!r}")
+        return [(each, scales.get(name, 0.0)) for name, each in endpoint.adapters.items()]
 
     def _read(self, data: bytes) -> bool:
         if self._reader is None:

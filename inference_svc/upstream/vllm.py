@@ -16,6 +16,7 @@ from inference_svc.upstream.engine_api import (
     EngineInfo,
     Generation,
     TokenLogprob,
+    listed_adapters,
     members,
     positive,
     raise_error,
@@ -24,6 +25,7 @@ from inference_svc.upstream.engine_api import (
 )
 from inference_svc.upstream.faults import AnswerInvalid, RequestRefused
 from inference_svc.upstream.grammars import single_lark
+from inference_svc.upstream.target import UpstreamTarget
 
 _SEEDS: Final = 1 << 63
 _MAX_LOGPROBS: Final = 20
@@ -45,14 +47,20 @@ class Vllm:
     brackets_are_control = True
     takes_min_tokens = True
     may_do_both = False
+    mixes_adapters = False
 
-    async def info(self, endpoint: Endpoint, model: str) -> EngineInfo:
+    @staticmethod
+    async def info(endpoint: Endpoint, target: UpstreamTarget) -> EngineInfo:
         version = members(await endpoint.call("GET", "/version"), "the answer of /version")
-        chosen = await served_model(endpoint, model)
+        chosen = await served_model(endpoint, target.model)
+        parent = chosen.get("parent")  # of an adapter, whose own root has no tokenizer
+        base = await served_model(endpoint, str(parent)) if parent else chosen
         return EngineInfo(
             version=str(version.get("version", "")),
             model=str(chosen.get("id", "")),
             revision=str(chosen.get("root", "")),
+            tokenizer=str(base.get("root", "")),
+            adapters=await listed_adapters(endpoint, target),
             context_tokens=positive(chosen.get("max_model_len")),
             max_logprobs=_MAX_LOGPROBS,
         )
@@ -77,7 +85,7 @@ class Vllm:
         request = generation.request
         values = effective_fields(request.sampling)
         body = {
-            "model": generation.model,
+            "model": generation.adapter or generation.model,
             "prompt": list(generation.tokens),
             "max_tokens": generation.max_tokens,
             "min_tokens": generation.min_tokens,

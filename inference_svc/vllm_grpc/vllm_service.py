@@ -45,8 +45,11 @@ async def _read_tokenizer(
     source, model = settings.vllm_engine.tokenizer, entry.file
     if not source:
         # That of an upstream is compared with the engine when it is connected.
-        is_folder = entry.upstream is not None and not model.problem and model.path.is_dir()
+        is_here = entry.upstream is not None and bool(model.paths) and not entry.tells_tokenizer
+        is_folder = is_here and model.path.is_dir()
         return await TokenizerArchive.read(model.path) if is_folder else None
+    if entry.tells_tokenizer:
+        raise StartupError(f"name it in upstreams.{entry.name}.tokenizer, which is 'engine'")
     download = make_downloads(settings.data_dir / "models")
     folder = await asyncio.to_thread(resolve_hf_folder, source, download)
     if model.problem:

@@ -14,6 +14,7 @@ E2E: Final = "tests/e2e/test_upstreams.py"
 SERVICES: Final = "tests/e2e/test_upstream_services.py"
 FEATURES: Final = "tests/unit/inference_svc/upstream/test_features.py"
 RPC: Final = "tests/unit/inference_svc/rpc/test_upstream_features.py"
+ADAPTERS: Final = f"{UPSTREAM}/test_upstream_adapters.py"
 TEXT: Final = f"{UPSTREAM}/test_text_mode.py"
 TEXT_E2E: Final = "tests/e2e/test_text_mode.py"
 TEXT_RPC: Final = "tests/unit/inference_svc/rpc/test_text_mode.py"
@@ -68,7 +69,10 @@ TESTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             f"{POOL}::test_an_upstream_runs_no_adapters_and_saves_no_snapshots",
         ),
         "adapters that the engine has loaded": (
-            f"{UPSTREAM}/test_upstream_turns.py::test_an_adapter_of_the_engine_is_asked_by_its_name",
+            f"{ADAPTERS}::test_a_request_names_its_adapter_as_the_engine_does",
+            f"{ADAPTERS}::test_only_llama_server_mixes_adapters",
+            "tests/e2e/test_upstream_adapters.py"
+            "::test_each_adapter_is_a_model_that_the_engine_is_asked_for",
         ),
     },
     "Embeddings": {
@@ -97,6 +101,20 @@ TESTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             f"{VECTORS_E2E}::test_files_are_embedded_and_found_by_the_engine",
             f"{VECTORS}::test_another_length_under_the_same_name_is_another_model",
         ),
+    },
+    "Adapters": {
+        name: (
+            f"{ADAPTERS}::test_a_request_names_its_adapter_as_the_engine_does",
+            f"{ADAPTERS}::test_an_adapter_that_is_loaded_later_is_seen_without_a_new_connection",
+            *others,
+        )
+        for name, others in {
+            "vLLM": (),
+            "SGLang": (),
+            "llama-server": (
+                f"{ADAPTERS}::test_an_engine_without_the_setting_applies_its_adapters_itself",
+            ),
+        }.items()
     },
     "Text mode": {
         "chat in all dialects, streams, reasoning, tools, `tool_choice`, several choices (each is a"

@@ -34,8 +34,10 @@ def engine(
 
 @pytest.fixture(scope="session")
 def served(engine: RunningEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """`corral up --engine` with that engine, and with the local model beside it."""
-    flags = ("--engine", f"{ENGINE}={engine.url}", "--tokenizer", engine.tokenizer)
+    """`corral up --engine` with that engine, which tells its tokenizer if it was started here, and
+    with the local model beside it."""
+    tokenizer = "engine" if engine.program is not None else engine.tokenizer
+    flags = ("--engine", f"{ENGINE}={engine.url}", "--tokenizer", tokenizer)
     folder = tmp_path_factory.mktemp(f"corral-{engine.kind}")
     with corral_up(folder, *flags, "--model", f"{LOCAL}=bundled") as corral:
         yield Served(engine, corral)

@@ -20,8 +20,11 @@ from inference_svc.engine.request import Command, SequenceRequest, Submit
 from inference_svc.engine_client.messages import EngineMessage, Ready
 from inference_svc.engine_client.process import StartFailed
 from inference_svc.upstream.connection import UpstreamConnection
+from inference_svc.upstream.endpoints import Mode
 from inference_svc.upstream.probe import PinnedIdentity
 from inference_svc.upstream.target import UpstreamTarget
+from inference_svc.upstream.text_mode import TextMode
+from inference_svc.upstream.token_mode import TokenMode, already_open
 from tests.support.sequences import make_request
 
 PROMPT: Final = tuple(b"Say: ")
@@ -399,9 +402,12 @@ class Client:
         self.messages: list[EngineMessage | StartFailed] = []
         self.exits: list[int] = []
         self._news = asyncio.Event()
+        mode: Mode = TextMode(target)
+        if target.kind != "openai":
+            mode = TokenMode(target, already_open(ByteVocabulary()))
         self.connection = UpstreamConnection(
             target,
-            None if target.kind == "openai" else ByteVocabulary(),
+            mode,
             pin or PinnedIdentity(),
             on_message=self._receive,
             on_exit=self._exit,

@@ -16,7 +16,7 @@ from inference_svc.upstream.llama_server import LlamaServer
 from inference_svc.upstream.probe import PinnedIdentity
 from inference_svc.upstream.sglang import Sglang
 from inference_svc.upstream.target import UpstreamTarget, UpstreamVocabulary
-from inference_svc.upstream.token_mode import TokenMode
+from inference_svc.upstream.token_mode import TokenMode, already_open
 from inference_svc.upstream.vllm import Vllm
 from tests.support.engine_exchanges import RECORDINGS
 
@@ -63,7 +63,7 @@ async def first_probe(target: UpstreamTarget, vocabulary: UpstreamVocabulary) ->
     done = asyncio.Event()
     endpoints = Endpoints(
         target,
-        TokenMode(target, vocabulary),
+        TokenMode(target, already_open(vocabulary)),
         PinnedIdentity(),
         on_change=done.set,
         on_unusable=lambda _: done.set(),

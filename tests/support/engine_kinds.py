@@ -66,11 +66,17 @@ class LlamaServer(Engine):
             case "/props":
                 props = json.loads(recorded("llama_server", "props"))
                 props["default_generation_settings"]["n_ctx"] = state.context_tokens
-                return props | {"total_slots": state.slots, "model_alias": state.model}
+                told = {"total_slots": state.slots, "model_path": state.source}
+                return props | told | {"model_alias": state.model}
             case "/v1/models":
                 models = json.loads(recorded("llama_server", "models"))
                 models["data"][0]["id"] = state.model
                 return models
+            case "/lora-adapters":
+                return [
+                    {"id": number, "path": f"loras/{name}.gguf", "scale": 1.0}
+                    for number, name in enumerate(state.adapters)
+                ]
             case "/tokenize":
                 special = body.get("parse_special", True)
                 return {"tokens": self.tokenize(body["content"], parse_special=special)}
@@ -205,7 +211,8 @@ class Vllm(Engine):
             case "/v1/models":
                 models = json.loads(recorded("vllm", "models"))
                 told = {"id": state.model, "max_model_len": state.context_tokens}
-                models["data"][0] |= told
+                models["data"][0] |= told | {"root": state.source}
+                models["data"] += self.adapter_entries()
                 return models
             case "/tokenize":
                 tokens = self.tokenize(body["prompt"])
@@ -229,7 +236,7 @@ class Vllm(Engine):
                 raise Refused(f"{name}: Input should be another type")
         if not all(isinstance(each, _NUMBER) for each in (body.get("logit_bias") or {}).values()):
             raise Refused("logit_bias: Input should be a valid number")
-        if body.get("model") not in (None, self.state.model):
+        if body.get("model") not in (None, self.state.model, *self.state.adapters):
             raise Refused(f"The model `{body['model']}` does not exist.", 404, kind="NotFoundError")
         prompt, limit = self.check_prompt(body.get("prompt"), body.get("max_tokens", 16))
         count = body.get("logprobs")
@@ -344,6 +351,7 @@ class SGLang(Engine):
             case "/server_info":
                 return {
                     "model_path": state.model,
+                    "tokenizer_path": state.source,
                     "served_model_name": state.model,
                     "version": "0.5.23",
                     "context_length": state.context_tokens,
@@ -354,7 +362,8 @@ class SGLang(Engine):
             case "/v1/models":
                 model = {"id": state.model, "object": "model", "owned_by": "sglang"}
                 limits = {"parent": None, "max_model_len": state.context_tokens}
-                return {"object": "list", "data": [model | {"root": state.model} | limits]}
+                entries = [model | {"root": state.model} | limits, *self.adapter_entries()]
+                return {"object": "list", "data": entries}
             case "/v1/tokenize" | "/tokenize":
                 tokens = self.tokenize(body["prompt"])
                 length = state.context_tokens
@@ -372,6 +381,8 @@ class SGLang(Engine):
         params = body.get("sampling_params") or {} if isinstance(body, dict) else {}
         if not isinstance(body, dict) or (unknown := set(params) - _SGLANG_FIELDS):
             raise Refused(f"unknown fields {sorted(unknown) if isinstance(body, dict) else ''}")
+        if body.get("lora_path") not in (None, *self.state.adapters):
+            raise Refused(f"The adapter {body['lora_path']} is not loaded")
         prompt, limit = self.check_prompt(body.get("input_ids"), params.get("max_new_tokens", 128))
         grammar = None
         for name in ("json_schema", "regex", "ebnf"):

@@ -86,8 +86,8 @@ def engine_command(kind: str, folder: Path, address: str) -> EngineCommand:
 
 
 @contextmanager
-def run_real_engine(kind: str, folder: Path) -> Iterator[RunningEngine]:
-    """Run an engine; `folder` gets what it reads. Leaving stops it."""
+def run_real_engine(kind: str, folder: Path, *options: str) -> Iterator[RunningEngine]:
+    """Run an engine, with further options; `folder` gets what it reads. Leaving stops it."""
     program = PROGRAMS[kind]
     if not program:
         pytest.skip(f"{kind} is not installed ({_ALL_VARIABLES[kind]})")
@@ -96,6 +96,7 @@ def run_real_engine(kind: str, folder: Path) -> Iterator[RunningEngine]:
         return
     address = free_address()
     command = engine_command(kind, folder, address)
+    command.arguments.extend(options)
     with command.start(folder) as started:
         url = f"http://{address}"
         command.wait(started, url)

@@ -49,13 +49,16 @@ class TooLong(Refused):
 class EngineState:
     """What an engine is, which tests may change.
 
-    `slots` requests run at once, `max_queued` wait (None: any number). With `takes_grammars` it
-    takes Lark as llguidance does. A step, in which each stream gets a token, takes `step_s`. With a
+    `source` is where it says that its tokenizer is, `adapters` are what it has loaded. `slots`
+    requests run at once, `max_queued` wait (None: any number). With `takes_grammars` it takes Lark
+    as llguidance does. A step, in which each stream gets a token, takes `step_s`. With a
     `vector_size` it embeds, and of the kinds only llama-server generates too.
     """
 
     vocabulary: Vocabulary
     model: str = "demo"
+    source: str = "demo-chat"
+    adapters: list[str] = field(default_factory=list)
     slots: int = 4
     max_queued: int | None = None
     context_tokens: int = 2048
@@ -130,6 +133,14 @@ class Engine:
     def begin(self, output: Output) -> Iterator[str]:
         """No kind but llama-server has events before the first token."""
         yield from ()
+
+    def adapter_entries(self) -> list[dict[str, Any]]:
+        """The adapters in `/v1/models`."""
+        parent = self.state.model
+        return [
+            {"id": name, "object": "model", "root": f"/loras/{name}", "parent": parent}
+            for name in self.state.adapters
+        ]
 
     def text(self, tokens: Sequence[int], *, special: bool = False) -> str:
         """The text of tokens; those outside the vocabulary have none."""

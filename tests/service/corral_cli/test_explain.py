@@ -151,9 +151,17 @@ def test_of_an_upstream_is_explained_what_its_engine_honours(tmp_path: Path) -> 
         refused = explain_json("big", "--config", config)["upstream"]
         config.write_text(table.replace('tokenizer = "bundled"', 'kind = "openai"'))
         in_text_mode = explain_json("big", "--config", config)
+        config.write_text(table.replace('"bundled"', '"engine"'))
+        lost = explain("big", "--config", config)
+        engine.state.source = str(BUNDLED_PATH)
+        told = explain_json("big", "--config", config)
 
     assert upstream["engine"].startswith("llama-server")
     assert upstream["urls"] == {engine.url: "up"}
+    assert upstream["tokenizer"] == "bundled"
+    assert told["upstream"] == {**upstream, "tokenizer": str(BUNDLED_PATH)}
+    assert told["vocabulary"]["tokens"] == 2048
+    assert "it says that its tokenizer is 'demo-chat'" in str(lost.exception)
     assert "top_k" in upstream["sampling"]
     assert "allowed_token_ids" in upstream["ignores"]
     assert "it serves no model 'another'" in refused["problem"]

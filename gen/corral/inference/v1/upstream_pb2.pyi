@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Upstream(_message.Message):
-    __slots__ = ("engine", "problem", "sampling", "constraints", "takes_grammars", "max_logprobs", "endpoints", "model", "text_mode", "vector_size")
+    __slots__ = ("engine", "problem", "sampling", "constraints", "takes_grammars", "max_logprobs", "endpoints", "model", "text_mode", "vector_size", "tokenizer")
     ENGINE_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
@@ -19,6 +19,7 @@ class Upstream(_message.Message):
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TEXT_MODE_FIELD_NUMBER: _ClassVar[int]
     VECTOR_SIZE_FIELD_NUMBER: _ClassVar[int]
+    TOKENIZER_FIELD_NUMBER: _ClassVar[int]
     engine: str
     problem: str
     sampling: _containers.RepeatedScalarFieldContainer[str]
@@ -29,7 +30,8 @@ class Upstream(_message.Message):
     model: str
     text_mode: bool
     vector_size: int
-    def __init__(self, engine: _Optional[str] = ..., problem: _Optional[str] = ..., sampling: _Optional[_Iterable[str]] = ..., constraints: _Optional[_Iterable[str]] = ..., takes_grammars: _Optional[bool] = ..., max_logprobs: _Optional[int] = ..., endpoints: _Optional[_Iterable[_Union[UpstreamEndpoint, _Mapping]]] = ..., model: _Optional[str] = ..., text_mode: _Optional[bool] = ..., vector_size: _Optional[int] = ...) -> None: ...
+    tokenizer: str
+    def __init__(self, engine: _Optional[str] = ..., problem: _Optional[str] = ..., sampling: _Optional[_Iterable[str]] = ..., constraints: _Optional[_Iterable[str]] = ..., takes_grammars: _Optional[bool] = ..., max_logprobs: _Optional[int] = ..., endpoints: _Optional[_Iterable[_Union[UpstreamEndpoint, _Mapping]]] = ..., model: _Optional[str] = ..., text_mode: _Optional[bool] = ..., vector_size: _Optional[int] = ..., tokenizer: _Optional[str] = ...) -> None: ...
 
 class UpstreamEndpoint(_message.Message):
     __slots__ = ("url", "is_up", "problem", "num_running")

@@ -105,6 +105,36 @@ CASES = {
         '[inference.adapters.a]\npath = "demo-lora-pirate-f16.gguf"\nmodel = "big"\n',
         "adapters.a.model: 'big' is an upstream, which loads no GGUF adapters",
     ),
+    "an adapter of an engine in text mode": (
+        "inference",
+        '[inference.upstreams.big]\nurls = ["http://127.0.0.1:9"]\nadapters = ["a"]\n',
+        "[inference] upstreams.big: adapters: in text mode, one is an upstream of its own",
+    ),
+    "an adapter of an engine listed twice": (
+        "inference",
+        '[inference.upstreams.big]\nurls = ["http://127.0.0.1:9"]\ntokenizer = "bundled"\n'
+        'adapters = ["a", "a"]\n',
+        "[inference] upstreams.big: adapters: one is listed twice",
+    ),
+    "an adapter of an engine with an invalid name": (
+        "inference",
+        '[inference.upstreams.big]\nurls = ["http://127.0.0.1:9"]\ntokenizer = "bundled"\n'
+        'adapters = ["a b"]\n',
+        "upstreams.big.adapters.0: 'a b' is no name of an adapter",
+    ),
+    "an adapter of an engine with the name of its model": (
+        "inference",
+        '[inference.upstreams.big]\nurls = ["http://127.0.0.1:9"]\ntokenizer = "bundled"\n'
+        'adapters = ["big"]\n',
+        "the name 'big' is given twice",
+    ),
+    "an adapter of an engine with the name of an adapter here": (
+        "inference",
+        '[inference]\nmodels = ["bundled"]\n'
+        '[inference.upstreams.big]\nurls = ["http://127.0.0.1:9"]\ntokenizer = "bundled"\n'
+        'adapters = ["a"]\n[inference.adapters.a]\npath = "demo-lora-pirate-f16.gguf"\n',
+        "the name 'a' is given twice",
+    ),
     "an upstream with the name of a model": (
         "inference",
         '[inference]\nmodels = ["big=bundled"]\n'

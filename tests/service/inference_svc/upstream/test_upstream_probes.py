@@ -11,9 +11,10 @@ import pytest
 from inference_svc.engine.events import Finished, Started
 from inference_svc.engine.request import Submit
 from inference_svc.engine_client.process import StartFailed
-from inference_svc.upstream.endpoint import EndpointState
+from inference_svc.upstream.endpoint import Endpoint, EndpointState
 from inference_svc.upstream.endpoints import Endpoints, EndpointStatus
 from inference_svc.upstream.target import UpstreamTarget
+from inference_svc.upstream.token_mode import TokenMode
 from tests.support.byte_engine import (
     END,
     Attempt,
@@ -187,3 +188,69 @@ async def test_a_new_version_of_an_engine_is_probed_before_it_gets_a_request() -
         status = await refused(client)
     assert "takes_grammars" in status.problem
     assert engine.bodies == []
+
+
+SGLANG = {"served_model_name": "bytes", "version": "0.5.23"}
+BASE = {"id": "bytes", "root": "/m"}
+TUNED = {"id": "tuned", "root": "/loras/tuned", "parent": "bytes"}
+TOLD: dict[str, tuple[str, str, Any, str]] = {
+    "vllm": ("/v1/models", "", {"data": [BASE]}, "/m"),
+    "vllm with an adapter as the model": (
+        "/v1/models",
+        "tuned",
+        {"data": [BASE, TUNED]},
+        "/m",
+    ),
+    "llama-server": (
+        "/props",
+        "",
+        {"model_path": "/m.gguf", "default_generation_settings": {}},
+        "/m.gguf",
+    ),
+    "sglang": ("/server_info", "", {**SGLANG, "model_path": "o/r"}, "o/r"),
+    "sglang with a revision": (
+        "/server_info",
+        "",
+        {**SGLANG, "model_path": "o/r", "tokenizer_path": "o/r", "revision": "v1"},
+        "o/r@v1",
+    ),
+    "sglang with a folder": (
+        "/server_info",
+        "",
+        {**SGLANG, "model_path": "/m", "tokenizer_path": "/m", "revision": "v1"},
+        "/m",
+    ),
+    "sglang with another tokenizer": (
+        "/server_info",
+        "",
+        {**SGLANG, "model_path": "o/r", "tokenizer_path": "o/t", "revision": "v1"},
+        "o/t",
+    ),
+}
+
+
+@pytest.mark.parametrize(("path", "model", "answer", "source"), TOLD.values(), ids=TOLD)
+async def test_each_kind_tells_where_its_tokenizer_is(
+    path: str, model: str, answer: Any, source: str
+) -> None:
+    kinds = {"/v1/models": "vllm", "/props": "llama_server", "/server_info": "sglang"}
+    engine, told = ByteEngine(REPLY, kinds[path]), list[str]()
+    engine.routes[path] = lambda: (200, answer)
+    await engine.start()
+
+    async def open_vocabulary(source: str) -> ByteVocabulary:
+        told.append(source)
+        return ByteVocabulary()
+
+    async def verify(_: Endpoint) -> None:
+        """No stream is asked for."""
+
+    target = UpstreamTarget("bytes", [engine.url], model=model)
+    endpoint = Endpoint(target, engine.url, verify)
+    mode = TokenMode(target, open_vocabulary)
+    for _ in range(2):
+        await mode.examine(endpoint)
+    endpoint.close()
+    await engine.stop()
+
+    assert told == [source]

@@ -111,6 +111,25 @@ async def test_a_new_generation_replaces_the_old_one_which_drains(harness: Regis
     assert harness.unloaded() == [old.digest]
 
 
+def test_adapters_of_an_upstream_are_there_while_its_engine_lists_them(
+    harness: RegistryHarness,
+) -> None:
+    """No command loads them, also not into the next engine."""
+    for name in ("a", "b"):
+        harness.registry.add(Adapter.of_upstream(name, "demo"))
+    harness.registry.on_engine_ready()
+    harness.registry.on_listed(frozenset({"a"}))
+
+    assert harness.states() == [(1, AdapterState.READY), (1, AdapterState.FAILED)]
+    assert harness.registry.get("a").engine_key == "a"
+    with pytest.raises(AdapterNotFound):
+        harness.registry.get("b")
+    harness.restart()
+    harness.registry.on_listed(frozenset({"b"}))
+    assert harness.states() == [(1, AdapterState.FAILED), (1, AdapterState.READY)]
+    assert harness.sent == []
+
+
 async def test_a_file_with_two_names_is_loaded_once(harness: RegistryHarness) -> None:
     """It stays in the engine until both names are unloaded."""
     first = await harness.load("first")

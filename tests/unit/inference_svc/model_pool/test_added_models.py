@@ -158,8 +158,8 @@ def upstream_service(tmp_path: Path, harness: PoolHarness) -> AddedModelsService
 
 
 def upstream_model(tmp_path: Path, *urls: str, **fields: Any) -> AddedModel:
-    source = str(tmp_path / "models" / "tiny.gguf")
-    return AddedModel(name="big", source=source, upstream=AddedUpstream(urls=urls), **fields)
+    fields = {"source": str(tmp_path / "models" / "tiny.gguf"), **fields}
+    return AddedModel(name="big", upstream=AddedUpstream(urls=urls), **fields)
 
 
 async def test_an_upstream_that_an_operator_added_is_there_after_a_restart(
@@ -214,6 +214,7 @@ async def test_an_upstream_without_a_source_is_used_in_text_mode(
         ((URL,), {"pinned": True}, "pinned.*not allowed with 'upstream'"),
         ((URL,), {"projector": "none"}, "projector.*not allowed with 'upstream'"),
         ((URL,), {"idle_ttl_s": 3.0}, "idle_ttl.*not allowed with 'upstream'"),
+        ((URL,), {"source": "engine", "sha256": "0" * 64}, "sha256.*the source 'engine'"),
     ],
 )
 async def test_an_upstream_that_cannot_be_added_is_refused_before_anything_is_stored(

@@ -186,14 +186,40 @@ async def test_an_upstream_that_has_changed_in_the_settings_is_connected_anew(
     assert [each.is_closed for each in harness.loader.engines if each.name == "up"] == [True, False]
 
 
-async def test_an_upstream_changes_to_text_mode_only_at_the_next_start(tmp_path: Path) -> None:
-    """As its tokenizer does."""
+async def test_the_adapters_of_an_upstream_follow_the_settings(tmp_path: Path) -> None:
+    """Each is a model of its own, while the engine lists it."""
+    before, after = (
+        InferenceSettings(
+            upstreams={"up": UPSTREAM.model_copy(update={"adapters": adapters})}, data_dir=tmp_path
+        )
+        for adapters in (["a", "b"], ["b", "c"])
+    )
+    harness = await start(*find_models(before))
+    await connect(harness)
+    names = [[each.name for each in harness.catalog.visible_models("p")]]
+    await SettingsModels(harness.pool).follow(after)
+    await settle()
+    await connect(harness)
+    harness["up"].adapters.on_listed(frozenset({"b", "c"}))
+    names.append([each.name for each in harness.catalog.visible_models("p")])
+
+    assert names == [["a", "b", "up"], ["b", "c", "up"]]
+    assert harness.catalog.resolve("c", "p").model is harness["up"]
+    with pytest.raises(errors.ModelNotFound):
+        harness.catalog.resolve("a", "p")
+
+
+@pytest.mark.parametrize("tokenizer", ["", "engine"])
+async def test_an_upstream_changes_its_kind_of_tokenizer_only_at_the_next_start(
+    tmp_path: Path, tokenizer: str
+) -> None:
+    """As its tokenizer; without one it is used in text mode."""
     harness = await start(
         *find_models(InferenceSettings(upstreams={"up": UPSTREAM}, data_dir=tmp_path))
     )
     await connect(harness)
-    in_text_mode = UpstreamSettings(urls=["http://127.0.0.1:9"])
-    settings = InferenceSettings(upstreams={"up": in_text_mode}, data_dir=tmp_path)
+    changed = UpstreamSettings(urls=["http://127.0.0.1:9"], tokenizer=tokenizer)
+    settings = InferenceSettings(upstreams={"up": changed}, data_dir=tmp_path)
     await SettingsModels(harness.pool).follow(settings)
     await settle()
 

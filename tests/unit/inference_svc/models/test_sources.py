@@ -306,3 +306,26 @@ def test_a_tokenizer_that_is_not_there_is_a_problem_of_its_model(
 def test_a_tokenizer_outside_a_repository_is_refused() -> None:
     with pytest.raises(StartupError, match="write hf:owner/repository"):
         sources.resolve_tokenizer("hf:../model", "mine", refuse_download)
+
+
+@pytest.mark.parametrize(
+    ("told", "source"),
+    [
+        ("Qwen/Qwen3-8B", "hf:Qwen/Qwen3-8B"),
+        ("Qwen/Qwen3-8B@v1.0", "hf:Qwen/Qwen3-8B@v1.0"),
+        ("{here}", "{here}"),
+        ("{here}/m.gguf", "{here}/m.gguf"),
+    ],
+)
+def test_an_engine_tells_a_path_that_is_here_or_a_repository(
+    tmp_path: Path, told: str, source: str
+) -> None:
+    write_model(tmp_path / "m.gguf")
+
+    assert sources.told_source(told.format(here=tmp_path)) == source.format(here=tmp_path)
+
+
+@pytest.mark.parametrize("told", ["", "qwen", "./qwen", "../../etc", "owner/m.gguf", "/no/such"])
+def test_what_an_engine_tells_of_its_own_machine_is_refused(told: str) -> None:
+    with pytest.raises(StartupError, match="neither a file or folder here nor a repository"):
+        sources.told_source(told)

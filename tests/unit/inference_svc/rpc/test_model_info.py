@@ -52,3 +52,4 @@ async def test_only_operators_see_what_an_engine_said(scope: Scope, problem: str
     described = watched_model(entry)
     assert described.problem == problem
     assert len(described.upstream.endpoints) == (scope is Scope.ADMIN_READ)
+    assert bool(described.upstream.tokenizer) == (scope is Scope.ADMIN_READ)

@@ -6,6 +6,7 @@ import pytest
 
 from inference_svc.engine.constraint import Constraint, OutputFormat, OutputFormatKind
 from inference_svc.engine.reasoning_tracker import ReasoningSpec
+from inference_svc.engine.request import AppliedAdapter
 from inference_svc.engine.sampling_params import (
     LLAMA_CPP_ORDER,
     Adaptive,
@@ -90,6 +91,8 @@ REFUSED = {
     "'ignore_eos'": {"ignore_eos": True},
     "'deterministic'": {"deterministic": True},
     "'snapshot_id'": {"snapshot_id": "s"},
+    "several 'adapters'": {"adapters": (AppliedAdapter("a", 1.0), AppliedAdapter("b", 1.0))},
+    "a 'scale' of 'adapters' other than 1": {"adapters": (AppliedAdapter("a", 0.5),)},
 }
 
 

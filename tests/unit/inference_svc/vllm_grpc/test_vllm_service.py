@@ -53,7 +53,8 @@ async def read_tokenizer(servicer: VllmEngineServicer) -> bytes:
     ("name", "value", "problem"),
     [
         ("model", "nope", "no model is called 'nope'; there are demo-chat"),
-        ("tokenizer", "bundled", "'bundled' is a GGUF file; name a folder"),
+        ("tokenizer", "bundled", "'bundled' is no folder; name one of Hugging Face files"),
+        ("tokenizer", "engine", "'engine' is no folder"),
         ("tokenizer", "/no/such/folder", "model '/no/such/folder': there is no such file"),
     ],
 )
@@ -91,6 +92,23 @@ async def test_the_folder_of_an_upstream_is_its_tokenizer(tmp_path: Path) -> Non
     servicer = await open_service(upstreams={"big": {**UPSTREAM, "tokenizer": str(tmp_path)}})
 
     assert await read_tokenizer(servicer) == (await TokenizerArchive.read(tmp_path)).data
+
+
+@pytest.mark.parametrize("tokenizer", ["", "engine"])
+async def test_an_upstream_whose_files_are_not_here_has_no_tokenizer(tokenizer: str) -> None:
+    """In text mode, or until its engine tells where they are."""
+    upstreams = {"big": {**UPSTREAM, "tokenizer": tokenizer}}
+
+    with pytest.raises(FeatureUnsupported, match=r"set inference\.vllm_engine\.tokenizer"):
+        await read_tokenizer(await open_service(upstreams=upstreams))
+
+
+async def test_a_tokenizer_is_not_compared_with_one_that_the_engine_tells(tmp_path: Path) -> None:
+    export_tokenizer(BUNDLED_PATH, tmp_path)
+    upstreams = {"big": {**UPSTREAM, "tokenizer": "engine"}}
+
+    with pytest.raises(StartupError, match=r"name it in upstreams\.big\.tokenizer"):
+        await open_service(upstreams=upstreams, vllm_engine={"tokenizer": str(tmp_path)})
 
 
 @pytest.mark.parametrize(
