@@ -306,8 +306,10 @@ class FakeBackend:
         """Drop pictures with a grid as a whole, since their cells have the same position."""
         for row in batch.vector_rows:
             if any(span.grid is not None for span in row.spans):
-                self._lengths[row.slot] = min(self._lengths[row.slot], row.spans[0].start)
-                self._ref_counts.cut(row.slot, self._lengths[row.slot])
+                length = self._lengths[row.slot] = min(self._lengths[row.slot], row.spans[0].start)
+                if not length:
+                    self._firsts[row.slot] = 0
+                self._ref_counts.cut(row.slot, length)
 
     def _execute_copies(self) -> None:
         for source, target in self._queued:
