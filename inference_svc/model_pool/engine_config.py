@@ -1,4 +1,4 @@
-"""Builds the configuration of an engine process from settings and memory plans."""
+"""Builds the configuration of engine processes and upstreams from settings and memory plans."""
 
 from dataclasses import dataclass, field
 
@@ -16,7 +16,10 @@ from inference_svc.models.metadata import ModelFile, Pooling
 from inference_svc.models.placement import Attention, Placement, Rope
 from inference_svc.models.projector_file import ProjectorFile
 from inference_svc.snapshots.store import FolderLimits
+from inference_svc.upstream.target import UpstreamTarget
+from inference_svc.upstream_settings import UpstreamSettings
 from svc_kit.lifecycle import StartupError
+from svc_kit.settings.groups import UpstreamTlsSettings
 
 _MAX_SAVED_BYTES = 1 << 30
 _DEFAULT_ENCODER_TOKENS = 8192  # the buffers of an encoder grow with its longest input
@@ -212,3 +215,27 @@ def _attention(overrides: ModelSettings) -> Attention:
         original_context=overrides.rope_original_context,
     )
     return Attention(overrides.kv_type_k, overrides.kv_type_v, overrides.flash_attention, rope)
+
+
+def upstream_target(name: str, settings: UpstreamSettings) -> UpstreamTarget:
+    """The engines behind the name of a model."""
+    tls = settings.tls or UpstreamTlsSettings()
+    return UpstreamTarget(
+        name,
+        settings.urls,
+        kind=settings.kind,
+        model=settings.model,
+        adapters=tuple(settings.adapters),
+        key_file=settings.key_file,
+        headers=tuple((key, value.get_secret_value()) for key, value in settings.headers.items()),
+        concurrency=settings.concurrency,
+        context_tokens=settings.context_tokens,
+        connect_timeout_s=settings.connect_timeout_s,
+        first_token_timeout_s=settings.first_token_timeout_s,
+        token_timeout_s=settings.token_timeout_s,
+        ca_file=tls.ca_file,
+        certificate_file=tls.certificate_file,
+        certificate_key_file=tls.key_file,
+        default_path="/v1" if settings.is_text_mode else "",
+        embeds=settings.task == "embed",
+    )

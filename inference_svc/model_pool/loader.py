@@ -40,7 +40,7 @@ from inference_svc.model_pool.catalog import (
     with_tokens,
 )
 from inference_svc.model_pool.discovery import added_folders, make_downloads
-from inference_svc.model_pool.engine_config import EngineConfigBuilder
+from inference_svc.model_pool.engine_config import EngineConfigBuilder, upstream_target
 from inference_svc.models.file_identity import hash_files, verify_files
 from inference_svc.models.hf_folder import CONFIG
 from inference_svc.models.memory_plan import ResolvedLimits
@@ -53,10 +53,8 @@ from inference_svc.upstream.connection import UpstreamConnection
 from inference_svc.upstream.endpoints import Mode
 from inference_svc.upstream.faults import EngineUnusable, excerpt
 from inference_svc.upstream.probe import PinnedIdentity
-from inference_svc.upstream.target import UpstreamTarget
 from inference_svc.upstream.text_mode import TextMode
 from inference_svc.upstream.token_mode import TokenMode, already_open
-from inference_svc.upstream_settings import UpstreamSettings
 from inference_svc.vocabularies import ModelVocabulary, open_vocabulary
 from model_files.gguf import ModelFileInvalid
 from svc_kit.errors import DomainError
@@ -65,7 +63,6 @@ from svc_kit.metrics import EngineMetrics
 from svc_kit.rpc.field_limits import check_limits
 from svc_kit.sandbox.jobs import JobFailed
 from svc_kit.sandbox.pool import SandboxPool
-from svc_kit.settings.groups import UpstreamTlsSettings
 
 log = logging.getLogger(__name__)
 # `general.sampling.*` keys, named as in llama.cpp, to fields of `Sampling`.
@@ -313,30 +310,6 @@ async def compute_digest(entry: ModelEntry) -> None:
         log.error("the digest of model %s cannot be computed: %s", entry.name, error)
     finally:
         entry.digest_computed.set()
-
-
-def upstream_target(name: str, settings: UpstreamSettings) -> UpstreamTarget:
-    """The engines behind the name of a model."""
-    tls = settings.tls or UpstreamTlsSettings()
-    return UpstreamTarget(
-        name,
-        settings.urls,
-        kind=settings.kind,
-        model=settings.model,
-        adapters=tuple(settings.adapters),
-        key_file=settings.key_file,
-        headers=tuple((key, value.get_secret_value()) for key, value in settings.headers.items()),
-        concurrency=settings.concurrency,
-        context_tokens=settings.context_tokens,
-        connect_timeout_s=settings.connect_timeout_s,
-        first_token_timeout_s=settings.first_token_timeout_s,
-        token_timeout_s=settings.token_timeout_s,
-        ca_file=tls.ca_file,
-        certificate_file=tls.certificate_file,
-        certificate_key_file=tls.key_file,
-        default_path="/v1" if settings.is_text_mode else "",
-        embeds=settings.task == "embed",
-    )
 
 
 def _set_class(entry: ModelEntry) -> None:

@@ -37,7 +37,7 @@ async def test_a_child_process_returns_the_same_tokens(pool: SandboxPool, model:
     vocabulary = open_vocabulary(model)
     tokenizer = PromptTokenizer(vocabulary, pool, model, limit_bytes=10**6)
     request = TextToTokenize(text, parse_special=True)
-    results = [await tokenizer.tokenize(request) for _ in range(2)]
+    results = [[*await tokenizer.tokenize(request)] for _ in range(2)]
     expected = vocabulary.tokenize(text, add_special=False, parse_special=True)
     vocabulary.close()
 
