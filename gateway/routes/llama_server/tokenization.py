@@ -65,7 +65,8 @@ async def _tokenize_content(inference: InferenceClient, fields: Mapping[str, Any
     with openai_names(TOKENIZE_PARAMS):
         requests = tokenize_requests(body)
         reply = inference_service_pb2.TokenizeResponse
-        replies = [await inference.call(request, reply) for request in requests]
+        requests.reverse()
+        replies = [await inference.call(requests.pop(), reply) for _ in range(len(requests))]
     return await convert(token_answer, body, replies)
 
 
