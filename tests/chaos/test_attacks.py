@@ -21,13 +21,8 @@ log = logging.getLogger(__name__)
 NUM_CHATS = 12
 MAX_P50_RATIO, MAX_RATIO = 10.0, 40.0
 MAX_AFTERMATH = 0.5
-GROWTH_MIB = {
-    "tokenize: 4 MB, 4 at once": 200,
-    "chat: 4 MB, too long, 32 at once": 160,
-    "gRPC chat: 1,000,000 messages, 2 at once": 128,
-}
-"""Where the benchmark's bound is not met: llama.cpp needs 40 bytes for each byte that it tokenizes,
-and calls of megabytes are in the frontend several times."""
+GROWTH_MIB = {"tokenize: 4 MB, 4 at once": 128}
+"""Where the benchmark's bound is not met: an answer of 9 MB is in the gateway several times."""
 
 
 @pytest.fixture(scope="module")
