@@ -169,12 +169,18 @@ class ByteEngine:
         elif not body["stream"]:
             biases = [{"token": token, "bias": bias} for token, bias in body["logit_bias"]]
             await _send(writer, 200, {"generation_settings": {**body, "logit_bias": biases}})
-        elif limit == 2:
+        elif limit == 2 and not self._goes_on(body):
             is_enforced = _is_constrained(body) and not self.ignores_constraints
             written = b"zqzq" if is_enforced else b"ab"
             await self._stream(body, list(written), Attempt(), writer)
         else:
             await self._answer_turn(body, reader, writer)
+
+    @staticmethod
+    def _goes_on(body: dict[str, Any]) -> bool:
+        """Whether a request is no probe, but a turn behind what was written before."""
+        prompt = body.get("prompt") or body.get("input_ids") or ()
+        return len(prompt) > len(PROMPT) and [*prompt[: len(PROMPT)]] == [*PROMPT]
 
     async def _answer_turn(
         self, body: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter

@@ -66,6 +66,7 @@ def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
 )
 @example("né 👋", [1], [2, 1], [], 1, 50)
 @example("aé b", [], [3], ["é "], 3, 50)
+@example("0", [], [1], [], 1, 3)
 def test_no_cut_and_no_loss_changes_the_output(
     bench: Bench,
     text: str,
