@@ -17,13 +17,7 @@ from corral.control.v1.response_pb2 import Response
 from corral.control.v1.response_service_pb2 import CreateResponseResponse, StreamResponseResponse
 from corral.inference.v1 import inference_service_pb2 as pb
 
-from svc_kit.errors import (
-    CallerCancelled,
-    DomainError,
-    InternalError,
-    UpstreamUnavailable,
-    release_frames,
-)
+from svc_kit.errors import CallerCancelled, DomainError, InternalError, UpstreamUnavailable
 from svc_kit.errors.status import REQUEST_ID_KEY, from_rpc_error
 from svc_kit.logs import add_call_counts, add_call_fields, current_request_id
 from svc_kit.rpc.client import translate_errors
@@ -350,7 +344,6 @@ class CallGroup(Generic[Message]):
                 async for _, message in call:
                     await self._events.put((number, message))
             except DomainError as error:
-                release_frames(error)  # of which one holds this group
                 await self._events.put(self._add_number(error, number))
                 return
             finally:

@@ -117,7 +117,7 @@ class UpstreamSettings(SettingsGroup):
         return not self.tokenizer.strip()
 
     @property
-    def tells_tokenizer(self) -> bool:
+    def tokenizer_from_engine(self) -> bool:
         """Whether the engine is asked where its tokenizer is."""
         return self.tokenizer.strip() == ENGINE
 

@@ -38,8 +38,8 @@ class AddedUpstream:
 class AddedModel:
     """A model that an operator added. `files` are to be downloaded: those of the model, then its
     projector and adapter; without any, `source` is a path. An empty `projector` is the file beside
-    it. Of a model that an `upstream` serves they are the tokenizer; `source` is "engine" if that
-    tells it, and empty in text mode."""
+    it. Of a model that an `upstream` serves they are the tokenizer; `source` is "engine" if the
+    engine reports it, and empty in text mode."""
 
     name: str
     source: str

@@ -150,7 +150,7 @@ class ModelEntry:
     the model needs no memory. `requested` are the limits of its next load; `version`
     increases with each change that is visible to watchers. `source` is that of a model that was
     added at run time, empty for those of the settings. One that `is_removed` is not found any
-    more. `tokenizer` is the source of that of an upstream, empty until the engine tells it."""
+    more. `tokenizer` is the source of an upstream's tokenizer, empty until it is known."""
 
     file: ModelFile
     requested: RequestedLimits
@@ -178,9 +178,9 @@ class ModelEntry:
         return self.file.name
 
     @property
-    def tells_tokenizer(self) -> bool:
-        """Whether an engine says where its tokenizer is, which is opened when it is connected."""
-        return self.upstream is not None and self.upstream.tells_tokenizer
+    def tokenizer_from_engine(self) -> bool:
+        """Whether the tokenizer is opened when an engine is connected, which reports its source."""
+        return self.upstream is not None and self.upstream.tokenizer_from_engine
 
     @property
     def state(self) -> ModelState:

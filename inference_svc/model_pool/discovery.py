@@ -71,7 +71,7 @@ def make_upstream_entry(
         policy=overrides.load,
         aliases=overrides.aliases,
         upstream=upstream,
-        tokenizer="" if upstream.tells_tokenizer else hide_queries(upstream.tokenizer),
+        tokenizer="" if upstream.tokenizer_from_engine else hide_queries(upstream.tokenizer),
     )
     for name in upstream.adapters:
         entry.adapters.add(Adapter.of_upstream(name, entry.name))

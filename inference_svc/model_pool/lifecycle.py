@@ -250,7 +250,7 @@ class ModelLifecycle:
 
     async def _connect(self, entry: ModelEntry) -> None:
         """Connect to an upstream engine. It may be away for long, so other loads do not wait."""
-        if not entry.tells_tokenizer:
+        if not entry.tokenizer_from_engine:
             await self._loader.check_files(entry)
             await self.open_processor(entry)
         entry.progress = None

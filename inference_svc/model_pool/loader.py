@@ -46,7 +46,7 @@ from inference_svc.models.hf_folder import CONFIG
 from inference_svc.models.memory_plan import ResolvedLimits
 from inference_svc.models.metadata import ModelClass
 from inference_svc.models.projector_file import ProjectorFile
-from inference_svc.models.sources import resolve_tokenizer, told_source
+from inference_svc.models.sources import reported_source, resolve_tokenizer
 from inference_svc.sampling_messages import from_sampling
 from inference_svc.sandbox_jobs import CHECK_VOCABULARY
 from inference_svc.upstream.connection import UpstreamConnection
@@ -206,8 +206,8 @@ class ModelLoader:
         target, pin = upstream_target(entry.name, entry.upstream), PinnedIdentity()
         opened = entry.processor
         mode: Mode = TextMode(target)
-        if entry.tells_tokenizer:
-            mode = TokenMode(target, partial(self._open_told, entry))
+        if entry.tokenizer_from_engine:
+            mode = TokenMode(target, partial(self._open_reported, entry))
         elif isinstance(opened, ModelProcessor):
             mode = TokenMode(target, already_open(opened.vocabulary))
 
@@ -217,19 +217,19 @@ class ModelLoader:
 
         return self._create_client(entry, spawn, on_change, lambda _: None)
 
-    async def _open_told(self, entry: ModelEntry, told: str) -> ModelVocabulary:
-        """Open the processor of a model whose engine says where its tokenizer is. Raises
-        `EngineUnusable`."""
+    async def _open_reported(self, entry: ModelEntry, reported: str) -> ModelVocabulary:
+        """Open the processor of a model with the tokenizer that its engine reports. One that was
+        added at run time may only name files in the operator's folders. Raises `EngineUnusable`."""
         try:
-            if entry.source and Path(told).is_absolute():  # it was added at run time
-                path = told if told.endswith(".gguf") else f"{told}/{CONFIG}"
+            if entry.source and Path(reported).is_absolute():
+                path = reported if reported.endswith(".gguf") else f"{reported}/{CONFIG}"
                 added_folders(self._settings).find("upstream", path)
-            source = told_source(told)
+            source = reported_source(reported)
             download = make_downloads(self._settings.data_dir / "models")
             file = await asyncio.to_thread(resolve_tokenizer, source, entry.name, download)
             opened = with_tokens(await self.open_processor(replace(entry, file=file)))
         except (DomainError, StartupError) as error:
-            problem = f"it says that its tokenizer is {excerpt(told)}: {error}"
+            problem = f"it says that its tokenizer is {excerpt(reported)}: {error}"
             raise EngineUnusable(problem) from error
         log.info("model %s: the tokenizer of its engine is %s", entry.name, source)
         before, entry.processor = entry.processor, opened

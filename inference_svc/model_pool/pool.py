@@ -232,14 +232,14 @@ class ModelPool:
                 yield loaded
 
     async def processor(self, entry: ModelEntry) -> Processor:
-        """Return the processor of a model, which needs no engine, unless this tells the tokenizer.
+        """Return the processor of a model, which needs no engine unless that reports the tokenizer.
 
         Raises `ModelLoading` or `ModelLoadFailed`; `ModelNotLoaded` if only an operator can load
         the model.
         """
         if not self._is_open:
             raise errors.ModelLoading(model=entry.name, retry_after=_START_RETRY_S)
-        if entry.processor is None and entry.tells_tokenizer:
+        if entry.processor is None and entry.tokenizer_from_engine:
             await self._wait_until_ready(entry)
         try:
             return entry.processor or await self._lifecycle.open_processor(entry)

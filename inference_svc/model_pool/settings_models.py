@@ -82,7 +82,7 @@ def _follow_adapters(old: ModelEntry, new: ModelEntry) -> None:
 
 
 def _tokenizer_kind(upstream: UpstreamSettings) -> tuple[bool, bool]:
-    return upstream.is_text_mode, upstream.tells_tokenizer
+    return upstream.is_text_mode, upstream.tokenizer_from_engine
 
 
 def _check(new: list[ModelEntry], catalog: Catalog) -> None:

@@ -33,7 +33,7 @@ from svc_kit.lifecycle import StartupError
 BUNDLED = "bundled"
 BUNDLED_NAME = "demo-chat"
 ENGINE = "engine"
-"""The source of a tokenizer that an engine of others tells."""
+"""The source of a tokenizer that an engine of others reports."""
 BUNDLED_FOLDER = Path(__file__).with_name("bundled")
 BUNDLED_PATH = BUNDLED_FOLDER / "demo-chat-q8_0.gguf"
 _NAMED = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._:-]{0,127})=(?P<source>.+)", re.DOTALL)
@@ -211,14 +211,14 @@ def resolve_tokenizer(source: str, name: str, download: Download) -> ModelFile:
         return unusable_model(path, name, f"tokenizer {error.path}: {error.problem}")
 
 
-def told_source(told: str) -> str:
-    """The source of the tokenizer that an engine tells as a path, which must be here, or as
-    owner/repository[@revision]. Raises `StartupError`."""
-    path, remote = Path(told), f"hf:{told}"
+def reported_source(reported: str) -> str:
+    """The source of the tokenizer that an engine reports as a path, which must be on this machine,
+    or as owner/repository[@revision]. Raises `StartupError`."""
+    path, remote = Path(reported), f"hf:{reported}"
     with suppress(OSError):  # of names that are too long
         if path.is_absolute() and (path.is_file() or path.is_dir()):
-            return told
-    is_relative = told.startswith(".") or ".." in told or told.endswith(".gguf")
+            return reported
+    is_relative = reported.startswith(".") or ".." in reported or reported.endswith(".gguf")
     if _HF_FOLDER.fullmatch(remote) and not is_relative:
         return remote
     raise StartupError(

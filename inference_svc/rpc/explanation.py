@@ -76,7 +76,7 @@ async def explain_source(
         )
         memory = await read_memory(alone.pool, catalog)
         for entry in catalog:
-            if not entry.tells_tokenizer:
+            if not entry.tokenizer_from_engine:
                 entry.processor = await loader.open_processor(entry)
             try:
                 async with _connected(entry, loader):

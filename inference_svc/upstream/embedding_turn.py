@@ -23,15 +23,13 @@ from inference_svc.upstream.upstream_turn import ServedModel, Turn
 from svc_kit.errors import ContextLengthExceeded, DomainError, InvalidField
 
 _MAX_INPUTS: Final = 32
-"""Of a request: what the services take that take the fewest."""
+"""Inputs of a request: some services take no more."""
 _MAX_TOKENS: Final = 8192
-"""Of a request with several inputs, so that others have their turns soon."""
+"""Tokens of a request with several inputs, so that others have their turns soon."""
 _COMPONENT_BYTES: Final = 25
-"""Of a number in JSON, at most."""
-
-
+"""The most bytes of a number in JSON."""
 _MAX_TOLD: Final = 1 << 24
-"""Tokens that a request can have."""
+"""The most tokens that an engine may report for a request."""
 _REFUSED: Final = "the engine does not accept them; the log of the service has its reason"
 
 

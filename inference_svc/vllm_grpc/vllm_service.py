@@ -45,10 +45,12 @@ async def _read_tokenizer(
     source, model = settings.vllm_engine.tokenizer, entry.file
     if not source:
         # That of an upstream is compared with the engine when it is connected.
-        is_here = entry.upstream is not None and bool(model.paths) and not entry.tells_tokenizer
+        is_here = (
+            entry.upstream is not None and bool(model.paths) and not entry.tokenizer_from_engine
+        )
         is_folder = is_here and model.path.is_dir()
         return await TokenizerArchive.read(model.path) if is_folder else None
-    if entry.tells_tokenizer:
+    if entry.tokenizer_from_engine:
         raise StartupError(f"name it in upstreams.{entry.name}.tokenizer, which is 'engine'")
     download = make_downloads(settings.data_dir / "models")
     folder = await asyncio.to_thread(resolve_hf_folder, source, download)

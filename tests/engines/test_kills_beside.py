@@ -14,7 +14,7 @@ import openai
 import pytest
 
 from tests.support.agentic import run_agentic
-from tests.support.engine_servers import VARIABLES, RunningEngine, run_real_engine
+from tests.support.engine_servers import RunningEngine
 from tests.support.sdk_batches import CONTROL, FRONTEND, GATEWAY, kill_process
 from tests.support.services import RESTART_RETRIES, corral_up
 
@@ -26,14 +26,6 @@ KILLED_AT: Final = 8
 """The number of an event in the middle of an answer."""
 PATIENCE_S: Final = 60.0
 ENDED: Final = ("completed", "incomplete", "failed", "cancelled")
-
-
-@pytest.fixture(scope="module", params=VARIABLES)
-def engine(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[RunningEngine]:
-    with run_real_engine(request.param, tmp_path_factory.mktemp(request.param)) as running:
-        yield running
 
 
 @contextmanager

@@ -3,6 +3,7 @@ fill the memory until its next full run."""
 
 import asyncio
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import Any, Final
 
 import pytest
@@ -76,4 +77,28 @@ async def test_a_request_with_a_bad_body_is_freed(body: bytes) -> None:
             )
             await response.aread()
     assert response.status_code == 400
+    assert found == []
+
+
+async def test_a_request_that_is_refused_before_its_route_is_freed() -> None:
+    with collecting("gateway") as found:
+        async with run_gateway(patience_s=9) as gateway, gateway.client() as client:
+            response = await client.get("/v1/models", headers={"host": "other.example"})
+    assert response.status_code == 403
+    assert found == []
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_a_stream_that_a_shutdown_ends_is_freed(path: str) -> None:
+    """The error of its last event is that with which all calls are stopped."""
+    with collecting("gateway") as found:
+        async with (
+            AsyncExitStack() as clients,  # they are there until the gateway has stopped
+            run_gateway(patience_s=9, drain_grace_s=0) as gateway,
+        ):
+            gateway.fake.script = Script(gate=asyncio.Event())
+            connection = await clients.enter_async_context(open_connection(gateway.address))
+            await connection.post(path, {**BODIES[path], "stream": True})
+            await connection.head()
+            gateway.fake.calls.requests.clear()
     assert found == []

@@ -322,10 +322,10 @@ def test_an_engine_tells_a_path_that_is_here_or_a_repository(
 ) -> None:
     write_model(tmp_path / "m.gguf")
 
-    assert sources.told_source(told.format(here=tmp_path)) == source.format(here=tmp_path)
+    assert sources.reported_source(told.format(here=tmp_path)) == source.format(here=tmp_path)
 
 
 @pytest.mark.parametrize("told", ["", "qwen", "./qwen", "../../etc", "owner/m.gguf", "/no/such"])
 def test_what_an_engine_tells_of_its_own_machine_is_refused(told: str) -> None:
     with pytest.raises(StartupError, match="neither a file or folder here nor a repository"):
-        sources.told_source(told)
+        sources.reported_source(told)
