@@ -125,14 +125,17 @@ class AppContext:
         return self.call_response(start, sse.UnaryObject(write), names)
 
     def composed_response(
-        self, calls: Callable[[], Coroutine[Any, Any, object]]
+        self, calls: Callable[[], Coroutine[Any, Any, object]], *, is_queued: bool
     ) -> sse.CallResponse:
         """Respond with the object that `calls` returns, which are unary calls one after the other.
-        Errors have the caller's names of fields."""
-        return self.call_response(
+        Errors have the caller's names of fields. What is not queued keeps several copies of a large
+        body until it has its result."""
+        return sse.CallResponse(
             lambda: ComposedCall(calls()),
             sse.UnaryObject(lambda content: content),
+            self.active_calls,
             lambda error: error,
+            is_queued=is_queued,
         )
 
     def call_response(

@@ -161,8 +161,10 @@ class CallResponse(Response):
         active_calls: ActiveCalls,
         rename: Rename,
         begin: Begin | None = None,
+        is_queued: bool = True,
     ) -> None:
-        """`begin` waits until the calls may start; they are accepted before they have a result."""
+        """`begin` waits until the calls may start; they are accepted before they have a result.
+        Calls that are not queued count as beginning until they have one."""
         super().__init__()
         self.resources: AsyncExitStack | None = None
         """Closed when the response has ended."""
@@ -171,6 +173,7 @@ class CallResponse(Response):
         self._active_calls = active_calls
         self._rename = rename
         self._begin = begin
+        self._is_queued = is_queued
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the calls. Raises their DomainError if they fail before the first byte is sent."""
@@ -189,7 +192,7 @@ class CallResponse(Response):
         watcher.add_done_callback(retrieve_exception)
         try:
             with self._active_calls.track(calls):
-                with beginning(scope):
+                with beginning(scope, is_queued=self._is_queued):
                     await calls.open()
                 set_rate_limits(scope, calls.first)
                 _report_ignored(calls.first, self._rename)

@@ -22,7 +22,7 @@ from svc_kit.off_loop import ConversionTurns
 UNRESERVED_BYTES: Final = 256 * 1024
 """Smaller bodies reserve no memory."""
 _BEGINNING_S: Final = 0.5
-"""A call that is not accepted so long after it was sent waits, and delays no others."""
+"""A call that is not accepted so long after it was sent is queued, and delays no others."""
 _AT_ONCE: Final = 4
 """Calls of a project that begin at once."""
 _HELD: Final = "corral.held_memory"
@@ -89,14 +89,16 @@ def release(scope: Scope) -> None:
 
 
 @contextmanager
-def beginning(scope: Scope) -> Iterator[None]:
+def beginning(scope: Scope, *, is_queued: bool = True) -> Iterator[None]:
     """Let others of the project begin when a call is accepted, which is what the block waits for,
-    or has not been for half a second."""
-    waiting = asyncio.get_running_loop().call_later(_BEGINNING_S, end_arrival, scope)
+    or, if it may be queued, has not been for half a second."""
+    loop = asyncio.get_running_loop()
+    waiting = loop.call_later(_BEGINNING_S, end_arrival, scope) if is_queued else None
     try:
         yield
     finally:
-        waiting.cancel()
+        if waiting is not None:
+            waiting.cancel()
         end_arrival(scope)
 
 

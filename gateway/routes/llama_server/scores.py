@@ -98,4 +98,4 @@ async def score(
             set_rate_limits(request.scope, reply)
         return score_list(object_id, int(time.time()), replies)
 
-    return context.composed_response(scores)
+    return context.composed_response(scores, is_queued=True)

@@ -57,7 +57,8 @@ async def tokenize(inference: Inference, fields: JsonObject, context: Context) -
     """The tokens of a text: in llama-server's form with `content`, in vLLM's with `prompt` or
     `messages`."""
     tokenized = _tokenize_prompt if is_prompt_body(fields) else _tokenize_content
-    return context.composed_response(functools.partial(tokenized, inference, fields))
+    answer = functools.partial(tokenized, inference, fields)
+    return context.composed_response(answer, is_queued=False)
 
 
 async def _tokenize_content(inference: InferenceClient, fields: Mapping[str, Any]) -> TokenList:
@@ -115,7 +116,7 @@ async def apply_template(inference: Inference, fields: JsonObject, context: Cont
     async def render() -> RenderedPrompt:
         return {"prompt": (await _render(inference, {"model": ""} | fields)).text}
 
-    return context.composed_response(render)
+    return context.composed_response(render, is_queued=False)
 
 
 @router.get(

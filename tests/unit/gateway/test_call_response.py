@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 from starlette.responses import Response
-from starlette.types import Message
+from starlette.types import Message, Scope
 
 from gateway.active_calls import ActiveCalls
 from gateway.config import GatewaySettings
@@ -103,7 +103,7 @@ def make_context(wait_s: float, control: FakeControl | None = None) -> AppContex
     )
 
 
-async def send_response(response: Response) -> list[str]:
+async def send_response(response: Response, scope: Scope | None = None) -> list[str]:
     """Send a response to a client that stays; returns the types of its messages."""
     sent: list[str] = []
 
@@ -114,7 +114,7 @@ async def send_response(response: Response) -> list[str]:
     async def send(message: Message) -> None:
         sent.append(message["type"])
 
-    await response({"type": "http", "method": "POST", "headers": []}, receive, send)
+    await response(scope or {"type": "http", "method": "POST", "headers": []}, receive, send)
     return sent
 
 
@@ -166,6 +166,28 @@ async def test_a_generation_that_is_not_accepted_delays_no_others_for_long() -> 
     assert not any(task.done() for task in waiting)
     for task in waiting:
         task.cancel()
+
+
+@pytest.mark.parametrize("is_queued", [True, False])
+async def test_a_large_body_counts_until_its_composed_result(*, is_queued: bool) -> None:
+    """Only what may be queued lets the next large body in after half a second."""
+    bodies, never = LargeBodies(64 * MIB, 1.0, MIB), asyncio.Event()
+
+    async def calls() -> object:
+        return await never.wait()
+
+    first: dict[str, Any] = {"type": "http", "method": "POST", "headers": []}
+    await bodies.reserve(first, MIB)
+    response = make_context(1.0).composed_response(calls, is_queued=is_queued)
+    running = asyncio.create_task(send_response(response, first))
+    is_refused = False
+    try:
+        await bodies.reserve({}, MIB)
+    except QueueFull:
+        is_refused = True
+
+    assert is_refused is not is_queued
+    running.cancel()
 
 
 async def test_responses_over_a_websocket_wait_for_each_other() -> None:
