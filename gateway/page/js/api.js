@@ -10,8 +10,10 @@ export const apiKey = signal(sessionStorage.getItem(KEY_ITEM) ?? "");
 /** Why the server asked for another key; null while it has not. */
 export const keyProblem = signal(null);
 
-/** Store the key for this tab, and use it from now on. */
+/** Store the key for this tab, and use it from now on. Throws an Error if it can be no key. */
 export function setKey(key) {
+  const [odd] = /[^\x21-\x7e]/u.exec(key) ?? [];
+  if (odd) throw new Error(`"${odd}" is in no API key.`);
   sessionStorage.setItem(KEY_ITEM, key);
   apiKey.value = key;
   keyProblem.value = null;
@@ -27,8 +29,22 @@ export class ApiError extends Error {
   }
 }
 
+const BROKEN = "The connection to the server broke before the answer was whole.";
+/** The last event of a streamed response; the other streams end with `[DONE]`. */
+const LAST_EVENT = /^response\.(completed|failed|incomplete|cancelled)$/;
+
+/** Await what the network brings; its errors are in words for people. */
+async function receive(promise, problem) {
+  try {
+    return await promise;
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Error(problem);
+  }
+}
+
 /**
- * Make a request and return its response. Throws ApiError.
+ * Make a request and return its response. Throws ApiError, or an Error if there is no answer.
  * @param {{query?: object, body?: object|FormData, signal?: AbortSignal, headers?: object}} options
  */
 export async function request(method, path, { query, body, signal, headers = {} } = {}) {
@@ -40,29 +56,57 @@ export async function request(method, path, { query, body, signal, headers = {} 
   if (apiKey.value) headers.authorization = `Bearer ${apiKey.value}`;
   const isForm = body instanceof FormData;
   if (body && !isForm) headers["content-type"] = "application/json";
-  const response = await fetch(url, {
+  const response = await receive(fetch(url, {
     method, headers, signal, body: body && !isForm ? JSON.stringify(body) : body, credentials: "omit",
-  });
+  }), "The server cannot be reached.");
   if (response.ok) return response;
   const { error } = await response.json().catch(() => ({}));
   if (response.status === 401) keyProblem.value = error?.message ?? "An API key is required.";
   throw new ApiError(response.status, error);
 }
 
-export const get = async (path, query, options) => (await request("GET", path, { query, ...options })).json();
-export const post = async (path, body = {}, options) => (await request("POST", path, { body, ...options })).json();
-export const remove = async path => (await request("DELETE", path)).json();
+/** Make a request and return the JSON of its answer. */
+async function call(method, path, options) {
+  const response = await request(method, path, options);
+  checkType(response, "json");
+  return receive(response.json(), BROKEN);
+}
+
+/** Throw an Error if an answer is not of a media type, as that of a proxy that asks for a login. */
+function checkType(response, wanted) {
+  const type = response.headers.get("content-type") ?? "";
+  if (!type.includes(wanted)) throw new Error(`Something else than Corral answered${type && ` (${type})`}: is a proxy in between?`);
+}
+
+export const get = (path, query, options) => call("GET", path, { query, ...options });
+/** All objects of a list, oldest first. */
+export async function getAll(path) {
+  const found = [];
+  for (let after; ;) {
+    const page = await get(path, { limit: 100, order: "asc", after });
+    found.push(...page.data);
+    if (!page.has_more) return found;
+    after = page.last_id;
+  }
+}
+
+export const post = (path, body = {}, options) => call("POST", path, { body, ...options });
+export const remove = path => call("DELETE", path);
 
 /**
  * Make a request and yield its server-sent events: `{event, id, data}`, with `data` as JSON.
- * Ends at `[DONE]` or at the end of the response. Throws ApiError, also for an error in the stream.
+ * Ends after the last event. Throws ApiError, also for an error in the stream, or an Error if the
+ * stream ends before.
  */
 export async function* streamEvents(method, path, options) {
   const response = await request(method, path, options);
+  checkType(response, "event-stream");
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";
   try {
-    for (let piece = await reader.read(); !piece.done; piece = await reader.read()) {
+    for (;;) {
+      const piece = await receive(reader.read(), BROKEN);
+      if (piece.done) throw new Error(BROKEN);
       const frames = (text + piece.value).split("\n\n");
       text = frames.pop();
       for (const frame of frames) {
@@ -72,6 +116,7 @@ export async function* streamEvents(method, path, options) {
         event.data = JSON.parse(event.data);
         if (event.data.error?.message && !event.data.object) throw new ApiError(response.status, event.data.error);
         yield event;
+        if (LAST_EVENT.test(event.data.type)) return;
       }
     }
   } finally {

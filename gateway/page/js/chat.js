@@ -2,57 +2,81 @@
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { acceptedTypes, readAttachment } from "./attachments.js";
+import { ChatList } from "./chat_list.js";
 import { ChatSettings } from "./chat_settings.js";
 import * as chat from "./chat_state.js";
 import { Markdown } from "./markdown.js";
-import { ErrorBox, html, notify } from "./ui.js";
+import { Transcript } from "./transcript.js";
+import { Action, copyText, ErrorBox, html, notify } from "./ui.js";
 
-export function ChatView() {
-  const log = useRef();
-  const isAtEnd = useRef(true);
+const SHOWN = 40; // messages that are shown at first, and more each time
+
+export function ChatView({ id }) {
+  const [limit, setLimit] = useState(SHOWN);
   const messages = chat.messages.value;
   const isRunning = chat.running.value !== null;
+  const opened = chat.chat.value.id;
   useEffect(() => { chat.loadModels(); }, []);
+  useEffect(() => { if (id) chat.openChat(id); }, [id]);
+  useEffect(() => { setLimit(SHOWN); }, [opened]);
   useEffect(() => {
-    if (isAtEnd.current) log.current.scrollTop = log.current.scrollHeight;
-  }, [messages]);
-  const follow = () => { isAtEnd.current = log.current.scrollHeight - log.current.scrollTop - log.current.clientHeight < 40; };
+    const stop = event => { if (event.key === "Escape" && !event.defaultPrevented) chat.stop(); };
+    addEventListener("keydown", stop);
+    return () => removeEventListener("keydown", stop);
+  }, []);
+  const shown = messages.slice(-limit);
+  const last = messages.at(-1);
   return html`<div class="chat">
     <section class="talk" aria-label="Chat">
-      <div class="log" ref=${log} role="log" aria-label="Messages" aria-busy=${isRunning} tabindex="0" onScroll=${follow}>
+      <${Transcript} key=${opened} label="Messages" aria-busy=${isRunning} first=${shown[0]?.id}
+          hasOlder=${shown.length < messages.length} loadOlder=${async () => setLimit(limit + SHOWN)}>
         <${ErrorBox} error=${chat.modelsError.value} />
         ${!messages.length && html`<p class="muted hello">Ask ${chat.model.value?.id ?? "the model"} something.</p>`}
-        ${messages.map((message, index) => message.role === "user"
-          ? html`<${UserMessage} key=${message.id} message=${message} index=${index} />`
-          : html`<${ModelMessage} key=${message.id} message=${message} index=${index} isLast=${index === messages.length - 1} />`)}
-      </div>
+        ${shown.map(message => message.role === "user"
+          ? html`<${UserMessage} key=${message.id} message=${message} />`
+          : html`<${ModelMessage} key=${message.id} message=${message} isLast=${message === last} />`)}
+      <//>
       <${Composer} isRunning=${isRunning} />
     </section>
-    <${ChatSettings} />
+    <aside class="side" aria-label="Chats and settings"><${ChatList} /><${ChatSettings} /></aside>
   </div>`;
 }
 
-function UserMessage({ message, index }) {
+/** Which version of a message is shown, and the others. */
+function Versions({ message }) {
+  const { at, of } = chat.versions(message);
+  if (of < 2) return null;
+  return html`<span class="versions" role="group" aria-label="Versions">
+    <button type="button" class="plain" aria-label="Previous version" disabled=${at === 0} onClick=${() => chat.showVersion(message, at - 1)}>‹</button>
+    <span class="muted">${at + 1} of ${of}</span>
+    <button type="button" class="plain" aria-label="Next version" disabled=${at === of - 1} onClick=${() => chat.showVersion(message, at + 1)}>›</button></span>`;
+}
+
+function UserMessage({ message }) {
   const [isEditing, setEditing] = useState(false);
   const edit = event => {
     event.preventDefault();
     setEditing(false);
-    chat.send(new FormData(event.currentTarget).get("text"), message.attachments, index);
+    chat.send(new FormData(event.currentTarget).get("text"), message.attachments, message.parent);
+  };
+  const onKey = event => {
+    if (event.key !== "Escape") return;
+    event.preventDefault(); // it stops no answer
+    setEditing(false);
   };
   return html`<article class="message user" aria-label="You">
-    <${Attachments} items=${message.attachments} dropped=${message.dropped} />
+    <${Attachments} items=${message.attachments} />
     ${isEditing
-      ? html`<form class="fields" onSubmit=${edit}>
+      ? html`<form class="fields" onSubmit=${edit} onKeyDown=${onKey}>
           <textarea name="text" aria-label="Edit the message" rows="3" ref=${box => box?.focus()} required>${message.text}</textarea>
           <div class="row"><button class="primary">Send again</button>
             <button type="button" onClick=${() => setEditing(false)}>Cancel</button></div></form>`
       : html`<p class="text">${message.text}</p>
-        <div class="tools"><button class="plain" onClick=${() => setEditing(true)}>Edit</button></div>`}
+        <div class="tools"><${Versions} message=${message} /><button class="plain" onClick=${() => setEditing(true)}>Edit</button></div>`}
   </article>`;
 }
 
-function Attachments({ items, dropped, onRemove }) {
-  if (dropped?.length && !items.length) return html`<p class="muted">Attached: ${dropped.join(", ")} (no longer kept in this tab)</p>`;
+function Attachments({ items, onRemove }) {
   if (!items.length) return null;
   return html`<ul class="attachments" aria-label="Attachments">${items.map(item => html`<li>
     ${item.kind === "image" ? html`<img src=${item.url} alt=${item.name} />`
@@ -62,18 +86,17 @@ function Attachments({ items, dropped, onRemove }) {
   </li>`)}</ul>`;
 }
 
-function ModelMessage({ message, index, isLast }) {
+function ModelMessage({ message, isLast }) {
   const isRunning = message.state === "running";
-  const copy = () => navigator.clipboard.writeText(message.text).then(() => notify("Copied."), error => notify(error.message, true));
   return html`<article class="message model" aria-label="Model">
     ${message.reasoning && html`<details class="reasoning"><summary>Reasoning</summary><p class="text">${message.reasoning}</p></details>`}
     ${message.text && html`<${Markdown} text=${message.text} />`}
     ${isRunning && html`<span class="cursor" role="img" aria-label="Generating"></span>`}
-    ${message.calls.length > 0 && html`<${ToolCalls} message=${message} index=${index} isLast=${isLast && !isRunning} />`}
+    ${message.calls.length > 0 && html`<${ToolCalls} message=${message} isLast=${isLast && !isRunning} />`}
     ${message.error && html`<${ErrorBox} error=${message.error && { message: message.error }} />`}
-    ${!isRunning && html`<div class="tools">
-      <button class="plain" onClick=${() => chat.regenerate(index)}>Regenerate</button>
-      ${message.text && html`<button class="plain" onClick=${copy}>Copy</button>`}
+    ${!isRunning && html`<div class="tools"><${Versions} message=${message} />
+      <button class="plain" onClick=${() => chat.regenerate(message)}>Regenerate</button>
+      ${message.text && html`<${Action} class="plain" run=${() => copyText(message.text)}>Copy<//>`}
       <span class="muted">${describe(message)}</span></div>`}
   </article>`;
 }
@@ -89,7 +112,7 @@ function describe({ state, finish, usage, timings }) {
 }
 
 /** The calls that the model asks for; the user enters what each one returns. */
-function ToolCalls({ message, index, isLast }) {
+function ToolCalls({ message, isLast }) {
   const proceed = event => {
     event.preventDefault();
     chat.generate();
@@ -99,7 +122,7 @@ function ToolCalls({ message, index, isLast }) {
       <pre tabindex="0" aria-label=${`Arguments of ${call.name}`}>${pretty(call.arguments)}</pre>
       ${isLast
         ? html`<label>Output of the tool
-            <textarea rows="2" required value=${call.output} onInput=${event => chat.setOutput(index, call.id, event.target.value)} /></label>`
+            <textarea rows="2" required value=${call.output} onInput=${event => chat.setOutput(message, call.id, event.target.value)} /></label>`
         : html`<p class="text">${call.output}</p>`}
     </fieldset>`)}
     ${isLast && html`<button class="primary">Send the ${message.calls.length > 1 ? "outputs" : "output"}</button>`}
@@ -115,15 +138,15 @@ function pretty(text) {
 }
 
 function Composer({ isRunning }) {
-  const [text, setText] = useState("");
-  const [attachments, setAttachments] = useState([]);
+  const { text, attachments } = chat.draft.value;
+  const change = changes => { chat.draft.value = { ...chat.draft.value, ...changes }; };
   const picker = useRef();
   const modalities = chat.model.value?.input_modalities ?? ["text"];
   const attach = async files => {
     for (const file of files) {
       try {
         const item = await readAttachment(file, modalities);
-        setAttachments(items => [...items, item]);
+        change({ attachments: [...chat.draft.value.attachments, item] });
       } catch (error) {
         notify(error.message, true);
       }
@@ -133,11 +156,9 @@ function Composer({ isRunning }) {
     event.preventDefault();
     if (isRunning || !(text.trim() || attachments.length)) return;
     chat.send(text.trim(), attachments);
-    setText("");
-    setAttachments([]);
+    change({ text: "", attachments: [] });
   };
   const onKey = event => {
-    if (event.key === "Escape" && isRunning) chat.stop();
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) submit(event);
   };
   const onPaste = event => {
@@ -149,8 +170,8 @@ function Composer({ isRunning }) {
   };
   return html`<form class="composer" onSubmit=${submit} onDragOver=${event => event.preventDefault()}
       onDrop=${event => { event.preventDefault(); attach([...event.dataTransfer.files]); }}>
-    <${Attachments} items=${attachments} onRemove=${item => setAttachments(attachments.filter(each => each !== item))} />
-    <textarea aria-label="Message" placeholder="Message" rows="2" value=${text} onInput=${event => setText(event.target.value)} onKeyDown=${onKey} onPaste=${onPaste} />
+    <${Attachments} items=${attachments} onRemove=${item => change({ attachments: attachments.filter(each => each !== item) })} />
+    <textarea aria-label="Message" placeholder="Message" rows="2" value=${text} onInput=${event => change({ text: event.target.value })} onKeyDown=${onKey} onPaste=${onPaste} />
     <div class="row">
       <input type="file" class="hidden" tabindex="-1" aria-label="Files" multiple accept=${acceptedTypes(modalities)} ref=${picker}
         onChange=${event => { attach([...event.target.files]); event.target.value = ""; }} />

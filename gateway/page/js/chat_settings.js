@@ -1,8 +1,7 @@
 /** The model, the sampling options and the tools of the chat. */
 
-import { messages, model, models, replaceChat, setSetting, settings } from "./chat_state.js";
-import { storeChat } from "./conversations.js";
-import { Action, Field, html, notify } from "./ui.js";
+import { model, models, setSetting, settings } from "./chat_state.js";
+import { Field, html } from "./ui.js";
 
 /** `[field, label, attributes]` of the number inputs. */
 const SAMPLING = [
@@ -20,10 +19,9 @@ const TOOLS_EXAMPLE = `[{"type": "function", "function": {"name": "get_weather",
 export function ChatSettings() {
   const values = settings.value;
   const input = name => event => setSetting(name, event.target.value);
-  return html`<details class="settings" open=${matchMedia("(min-width: 1000px)").matches}>
+  return html`<details class="folded" open=${matchMedia("(min-width: 1000px)").matches}>
     <summary>Settings</summary>
     <div class="fields">
-      <div class="row"><${Action} run=${() => replaceChat([])}>New chat<//><${Action} run=${store}>Store as a conversation<//></div>
       <${Field} label="Model"><select value=${model.value?.id} onChange=${input("model")}>
         ${(models.value ?? []).map(each => html`<option value=${each.id}>${each.id}</option>`)}</select><//>
       ${model.value && html`<p class="muted">${describe(model.value)}</p>`}
@@ -35,14 +33,6 @@ export function ChatSettings() {
       <${Field} label="Other fields" hint="A JSON object that is added to the request"><textarea class="code" rows="2" placeholder=${'{"stop": ["END"]}'} value=${values.extra} onInput=${input("extra")} /><//>
     </div>
   </details>`;
-}
-
-/** Store the messages on the server, under the beginning of the first one. */
-async function store() {
-  if (!messages.value.length) throw new Error("The chat is empty.");
-  const id = await storeChat(messages.value, messages.value[0].text.slice(0, 80));
-  notify(`Stored as ${id}.`);
-  location.hash = `#/conversations/${id}`;
 }
 
 function describe({ state, max_model_len: context, input_modalities: modalities }) {

@@ -1,21 +1,33 @@
-/** The chat of this tab: its messages, its settings, and the request that runs. */
+/** The open chat: its messages, its settings, and the request that runs. */
 
 import { batch, computed, effect, signal } from "@preact/signals";
-import { ApiError, get, streamEvents } from "./api.js";
+import { get, streamEvents } from "./api.js";
+import * as store from "./chat_store.js";
 import { parseJson } from "./ui.js";
 
-const STORAGE_ITEM = "corral.chat";
+const CHAT_ITEM = "corral.chat"; // the tab's chat, and what is typed
+const SETTINGS_ITEM = "corral.chat.settings";
+const SAVE_INTERVAL_MS = 1000;
 const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "max_tokens", "seed"];
 const DEFAULTS = { model: "", system: "", effort: "", tools: "", extra: "", ...Object.fromEntries(NUMBERS.map(name => [name, ""])) };
-const stored = readStored();
+const stored = readJson(sessionStorage, CHAT_ITEM);
 
+/** The open chat: `{id, title, isPinned, changedAt, leaf}`; stored with its first message. `leaf` is the last message. */
+export const chat = signal(newChat());
 /**
- * Messages of the user: `{id, role: "user", text, attachments}`; of the model: `{id, role:
- * "assistant", text, reasoning, calls: [{id, name, arguments, output}], state, error, timings}`,
- * where `state` is "running", "done", "stopped" or "failed".
+ * Messages of all branches of the open chat, oldest first. All have `{id, chat, parent, at, text}`.
+ * Of the user: `{role: "user", attachments}`; of the model: `{role: "assistant", reasoning,
+ * calls: [{id, name, arguments, output}], state, error, timings}`, where `state` is "running",
+ * "done", "stopped" or "failed".
  */
-export const messages = signal(stored.messages ?? []);
-export const settings = signal({ ...DEFAULTS, ...stored.settings });
+const nodes = signal([]);
+/** The messages of the branch that is shown. */
+export const messages = computed(() => pathTo(chat.value.leaf, nodes.value));
+/** The messages that follow each message, or none (null). */
+const children = computed(() => Map.groupBy(nodes.value, node => node.parent));
+/** What is typed, and attached: `{text, attachments}`. */
+export const draft = signal({ text: stored.draft ?? "", attachments: [] });
+export const settings = signal({ ...DEFAULTS, ...readJson(localStorage, SETTINGS_ITEM) });
 export const models = signal(null);
 export const modelsError = signal(null);
 /** The model of the next request. */
@@ -23,19 +35,33 @@ export const model = computed(() => models.value?.find(each => each.id === setti
 /** The AbortController of the running request, or null. */
 export const running = signal(null);
 
-effect(() => {
-  if (running.value) return;
-  const kept = messages.value.map(({ attachments, ...rest }) => ({ ...rest, attachments: [], dropped: attachments?.map(each => each.name) }));
-  sessionStorage.setItem(STORAGE_ITEM, JSON.stringify({ messages: kept, settings: settings.value }));
-});
+effect(() => { writeJson(sessionStorage, CHAT_ITEM, { id: chat.value.id, draft: draft.value.text }); });
+effect(() => { writeJson(localStorage, SETTINGS_ITEM, settings.value); });
+store.watchChats(id => { if (id === chat.value.id) readAgain(); });
+addEventListener("pagehide", leave);
+if (stored.id) restore();
 
-const newId = () => `${Date.now()}-${Math.random()}`; // crypto.randomUUID needs HTTPS
+function newId() {
+  return `${Date.now()}-${Math.random()}`; // crypto.randomUUID needs HTTPS
+}
 
-function readStored() {
+function newChat() {
+  return { id: newId(), title: "", isPinned: false, changedAt: Date.now(), leaf: null };
+}
+
+function readJson(storage, name) {
   try {
-    return JSON.parse(sessionStorage.getItem(STORAGE_ITEM)) ?? {};
+    return JSON.parse(storage.getItem(name)) ?? {};
   } catch {
     return {};
+  }
+}
+
+function writeJson(storage, name, value) {
+  try {
+    storage.setItem(name, JSON.stringify(value));
+  } catch {
+    // It is full or switched off, and forgotten at the next reload.
   }
 }
 
@@ -51,63 +77,177 @@ export async function loadModels() {
 
 export const setSetting = (name, value) => { settings.value = { ...settings.value, [name]: value }; };
 
-/** Start anew with these messages. */
-export function replaceChat(next) {
+/** Keep what is generated when the page is left: nothing but the session's storage is written in time. */
+function leave() {
+  const last = messages.value.at(-1);
+  if (!running.value) return;
+  writeJson(sessionStorage, CHAT_ITEM, { id: chat.value.id, draft: draft.value.text, chat: chat.value, answer: { ...last, state: "stopped" } });
   stop();
-  messages.value = next;
 }
 
-/** Send a message of the user in place of the message `index` and all after it, and answer it. */
-export function send(text, attachments, index = messages.value.length) {
-  messages.value = [...messages.value.slice(0, index), { id: newId(), role: "user", text, attachments }];
-  return generate();
+/** Open the chat that the tab had before it was reloaded. */
+async function restore() {
+  const { id } = chat.value;
+  if (stored.answer) await store.saveMessages(stored.chat, [stored.answer]);
+  if (chat.value.id === id) await openChat(stored.id);
 }
 
-/** Answer again what came before the message `index`. */
-export function regenerate(index) {
-  messages.value = messages.value.slice(0, index);
-  return generate();
-}
-
-/** Set the output of a tool call of the message `index`. */
-export function setOutput(index, callId, output) {
-  messages.value = messages.value.map((message, at) => at !== index ? message : {
-    ...message, calls: message.calls.map(call => call.id === callId ? { ...call, output } : call),
+/** Show a stored chat. What another tab was generating when it was closed has stopped. */
+export async function openChat(id) {
+  const before = chat.value.id;
+  const found = await store.readChat(id).catch(() => null);
+  if (!found || chat.value.id !== before) return;
+  stop();
+  batch(() => {
+    chat.value = found.chat;
+    nodes.value = found.nodes.map(node => node.state === "running" ? { ...node, state: "stopped" } : node);
   });
+}
+
+/** Show what another tab has changed in the open chat: the branch that is shown goes on. */
+async function readAgain() {
+  const { id } = chat.value;
+  const found = await store.readChat(id).catch(() => null);
+  if (chat.value.id !== id || running.value) return;
+  if (!found) {
+    startChat(); // it was deleted
+    return;
+  }
+  const { leaf } = chat.value;
+  const path = pathTo(found.chat.leaf, found.nodes);
+  const isGone = !found.nodes.some(node => node.id === leaf);
+  batch(() => {
+    nodes.value = found.nodes;
+    chat.value = isGone || path.some(node => node.id === leaf) ? found.chat : { ...found.chat, leaf };
+  });
+}
+
+/** The messages from the first one to `leaf`. */
+function pathTo(leaf, all) {
+  const byId = new Map(all.map(node => [node.id, node]));
+  const path = [];
+  for (let node = byId.get(leaf); node; node = byId.get(node.parent)) path.push(node);
+  return path.reverse();
+}
+
+/** Begin a chat, which has these messages, one after the other. */
+export function startChat(title = "", texts = []) {
+  stop();
+  const next = { ...newChat(), title };
+  const made = [];
+  for (const message of texts) {
+    made.push({ ...message, id: newId(), chat: next.id, parent: next.leaf, at: made.length });
+    next.leaf = made.at(-1).id;
+  }
+  batch(() => { chat.value = next; nodes.value = made; });
+  if (made.length) store.saveMessages(next, made);
+}
+
+/** Change the title of a chat, or whether it is pinned. */
+export async function changeChat(changed, changes) {
+  const next = { ...changed, ...changes };
+  if (changed.id === chat.value.id) chat.value = { ...chat.value, ...changes };
+  await store.saveChat(next);
+}
+
+export async function deleteChat({ id }) {
+  if (id === chat.value.id) startChat();
+  await store.deleteChat(id);
+}
+
+/** Add a message to the open chat, or replace the one with its id. */
+function put(message) {
+  const at = nodes.value.findLastIndex(node => node.id === message.id);
+  nodes.value = at < 0 ? [...nodes.value, message] : nodes.value.with(at, message);
+}
+
+/** Show a message as the last one. */
+function show(message) {
+  batch(() => {
+    put(message);
+    chat.value = { ...chat.value, leaf: message.id, changedAt: Date.now() };
+  });
+}
+
+function newMessage(role, parent) {
+  const after = nodes.value.at(-1)?.at ?? 0;
+  return { id: newId(), chat: chat.value.id, parent, at: Math.max(Date.now(), after + 1), role, text: "" };
+}
+
+/** Send a message of the user after the message `parent`, and answer it. */
+export function send(text, attachments, parent = chat.value.leaf) {
+  const message = { ...newMessage("user", parent), text, attachments };
+  if (!chat.value.title) chat.value = { ...chat.value, title: text.slice(0, 80) || attachments[0]?.name || "" };
+  show(message);
+  return generate();
+}
+
+/** Answer again what a message answers; the message stays as another version. */
+export function regenerate(message) {
+  stop();
+  chat.value = { ...chat.value, leaf: message.parent };
+  return generate();
+}
+
+/** The versions of a message: `{at, of}`, of which `at` is the shown one, from 0. */
+export function versions(message) {
+  const all = children.value.get(message.parent) ?? [message];
+  return { at: all.findIndex(each => each.id === message.id), of: all.length };
+}
+
+/** Show another version of a message, with what follows it. */
+export function showVersion(message, at) {
+  stop();
+  let leaf = children.value.get(message.parent)[at];
+  for (let next = leaf; next; next = children.value.get(leaf.id)?.at(-1)) leaf = next;
+  chat.value = { ...chat.value, leaf: leaf.id };
+  store.saveChat(chat.value);
+}
+
+/** Set the output of a tool call of a message. */
+export function setOutput(message, callId, output) {
+  const calls = message.calls.map(call => call.id === callId ? { ...call, output } : call);
+  put({ ...message, calls });
 }
 
 export function stop() {
   running.value?.abort();
+  running.value = null;
 }
 
-/** Generate the next message of the model, and show it while it arrives. */
+/** Generate the next message of the model, and show and store it while it arrives. */
 export async function generate() {
   stop();
   const controller = new AbortController();
   const before = messages.value;
-  let answer = { id: newId(), role: "assistant", text: "", reasoning: "", calls: [], state: "running", error: null, timings: null };
+  let answer = { ...newMessage("assistant", chat.value.leaf), reasoning: "", calls: [], state: "running", error: null, timings: null };
   let frame = 0;
-  const show = () => { frame = 0; if (running.value === controller) messages.value = [...before, answer]; };
-  batch(() => { running.value = controller; show(); });
-  let state = "done";
-  let error = null;
+  let savedAt = performance.now();
+  const isShown = () => running.value === controller;
+  const update = () => { frame = 0; if (isShown()) put(answer); };
+  batch(() => { running.value = controller; show(answer); });
+  const kept = chat.value;
+  store.saveMessages(kept, [...before.slice(-1), answer]); // the last one with the outputs of its calls
   try {
     if (!models.value) await loadModels(); // a message sent at once must name a model too
     const body = buildRequest(before);
     for await (const { data } of streamEvents("POST", "v1/chat/completions", { body, signal: controller.signal })) {
       answer = addChunk(answer, data);
-      frame ||= requestAnimationFrame(show);
+      frame ||= requestAnimationFrame(update);
+      if (performance.now() - savedAt < SAVE_INTERVAL_MS) continue;
+      savedAt = performance.now();
+      store.saveMessages(kept, [answer]);
     }
+    answer = { ...answer, state: "done" };
   } catch (problem) {
-    state = controller.signal.aborted ? "stopped" : "failed";
-    if (state === "failed") error = problem instanceof ApiError ? problem.message : `The connection broke: ${problem.message}`;
+    answer = { ...answer, ...(controller.signal.aborted ? { state: "stopped" } : { state: "failed", error: problem.message }) };
   }
   cancelAnimationFrame(frame);
-  answer = { ...answer, state, error };
   batch(() => {
-    show();
-    if (running.value === controller) running.value = null;
+    if (chat.value.id === answer.chat) put(answer);
+    if (isShown()) running.value = null;
   });
+  store.saveMessages(chat.value.id === kept.id ? chat.value : kept, [answer]);
 }
 
 function addChunk(answer, chunk) {

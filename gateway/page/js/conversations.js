@@ -1,9 +1,10 @@
 /** Conversations that the server stores: list, items, and answers that continue one. */
 
 import { useState } from "preact/hooks";
-import { get, post, remove, streamEvents } from "./api.js";
-import { replaceChat } from "./chat_state.js";
-import { addResponseEvent, ItemList } from "./items.js";
+import { get, getAll, post, remove, streamEvents } from "./api.js";
+import { fromItems, toItems } from "./chat_items.js";
+import { startChat } from "./chat_state.js";
+import { addResponseEvent, ItemLog, liveItems, NO_EVENTS } from "./items.js";
 import { ModelField } from "./model_field.js";
 import { Action, ErrorBox, Field, Form, html, Table, Time, useList, useLoad } from "./ui.js";
 
@@ -29,17 +30,18 @@ function ConversationList() {
 function Conversation({ id }) {
   const path = `v1/conversations/${id}`;
   const conversation = useLoad(() => get(path), [id]);
-  const items = useLoad(() => readAll(`${path}/items`), [id]);
+  const items = useList(`${path}/items`, { order: "desc" });
   const [live, setLive] = useState(null);
   const send = async ({ model, text }) => {
     const body = { model, input: text, conversation: id, stream: true };
-    let state = { question: text, text: "", reasoning: "", calls: [] };
-    setLive(state);
+    const question = { id: "live-user", type: "message", role: "user", content: [{ type: "input_text", text }] };
+    let state = NO_EVENTS;
+    setLive([question]);
     try {
       for await (const { data } of streamEvents("POST", "v1/responses", { body })) {
         if (data.type === "response.failed") throw new Error(data.response.error.message);
         state = addResponseEvent(state, data);
-        setLive(state);
+        setLive([question, ...liveItems(state)]);
       }
     } finally {
       await items.reload();
@@ -48,52 +50,27 @@ function Conversation({ id }) {
   };
   const error = conversation.error ?? items.error;
   if (error) return html`<${ErrorBox} error=${error} />`;
-  if (!items.data) return html`<p class="muted" role="status">Loading…</p>`;
-  const shown = live ? [...items.data, ...liveItems(live)] : items.data;
+  if (!items.rows) return html`<p class="muted" role="status">Loading…</p>`;
+  const title = conversation.data?.metadata.title ?? id;
+  const shown = [...items.rows.toReversed(), ...(live ?? [])];
   return html`<p><a href="#/conversations">All conversations</a></p>
-    <div class="row"><h2>${conversation.data?.metadata.title ?? id}</h2>
-      <${Action} run=${() => openInChat(items.data)}>Open a copy in the chat<//></div>
-    <${ItemList} items=${shown} label="Items" />
+    <div class="row"><h2>${title}</h2>
+      <${Action} run=${async () => openInChat(title, await getAll(`${path}/items`))}>Open a copy in the chat<//></div>
+    ${shown.length > 0 && html`<${ItemLog} items=${shown} label="Items" aria-busy=${live !== null} hasOlder=${items.hasMore} loadOlder=${items.more} />`}
     ${!shown.length && html`<p class="muted">It has no items yet.</p>`}
     <div class="card narrow"><${Form} label="Continue" submit="Send" onSubmit=${send}>
       <${Field} label="Message"><textarea name="text" rows="2" required /><//><${ModelField} /><//></div>`;
 }
 
-function liveItems({ question, text, reasoning, calls }) {
-  const items = [{ id: "live-user", type: "message", role: "user", content: [{ type: "input_text", text: question }] }];
-  if (reasoning) items.push({ id: "live-reasoning", type: "reasoning", summary: [{ text: reasoning }] });
-  items.push(...calls);
-  if (text) items.push({ id: "live-model", type: "message", role: "assistant", content: [{ type: "output_text", text }] });
-  return items;
-}
-
-async function readAll(path) {
-  const items = [];
-  for (let after = ""; ;) {
-    const page = await get(path, { limit: 100, order: "asc", after });
-    items.push(...page.data);
-    if (!page.has_more) return items;
-    after = page.last_id;
-  }
-}
-
-function openInChat(items) {
-  const messages = items.filter(item => item.type === "message" && ["user", "assistant"].includes(item.role));
-  replaceChat(messages.map(item => {
-    const text = item.content.map(part => part.text ?? "").join("");
-    return item.role === "user"
-      ? { id: item.id, role: "user", text, attachments: [] }
-      : { id: item.id, role: "assistant", text, reasoning: "", calls: [], state: "done", error: null };
-  }));
+function openInChat(title, items) {
+  startChat(title, fromItems(items));
   location.hash = "#/chat";
 }
 
-/** Store the messages of the chat as a conversation; returns its id. Files are not stored. */
+/** Store the messages of the chat as a conversation; returns its id. */
 export async function storeChat(messages, title) {
-  const items = messages.filter(message => message.text).map(({ role, text }) => ({
-    type: "message", role, content: [{ type: role === "user" ? "input_text" : "output_text", text }],
-  }));
-  const { id } = await post("v1/conversations", { metadata: { title }, items: items.slice(0, 20) });
+  const items = toItems(messages);
+  const { id } = await post("v1/conversations", { metadata: { title: title.slice(0, 512) }, items: items.slice(0, 20) });
   for (let at = 20; at < items.length; at += 20) {
     await post(`v1/conversations/${id}/items`, { items: items.slice(at, at + 20) });
   }

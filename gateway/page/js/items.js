@@ -1,11 +1,18 @@
 /** Items of responses and conversations: messages, reasoning, tool calls and their outputs. */
 
 import { Markdown } from "./markdown.js";
+import { Transcript } from "./transcript.js";
 import { html, Json } from "./ui.js";
 
 /** Show items in their order. */
 export function ItemList({ items, label }) {
   return html`<div class="items" role="group" aria-label=${label}>${items.map(item => html`<${Item} key=${item.id} item=${item} />`)}</div>`;
+}
+
+/** Show items that may have older ones, which `loadOlder` adds, with the newest at the end. */
+export function ItemLog({ items, ...more }) {
+  return html`<div class="items"><${Transcript} first=${items[0]?.id} ...${more}>
+    ${items.map(item => html`<${Item} key=${item.id} item=${item} />`)}<//></div>`;
 }
 
 function Item({ item }) {
@@ -39,10 +46,22 @@ function Call({ title, name, value }) {
     <${Json} value=${value} label=${`${title} ${name}`} /></section>`;
 }
 
+/** What `addResponseEvent` begins with. */
+export const NO_EVENTS = { text: "", reasoning: "", calls: [] };
+
 /** Append the text of stream events of a response to `{text, reasoning, calls}`. */
 export function addResponseEvent(live, { type, delta, item }) {
   if (type === "response.output_text.delta") return { ...live, text: live.text + delta };
   if (type.startsWith("response.reasoning") && type.endsWith(".delta")) return { ...live, reasoning: live.reasoning + delta };
   if (type === "response.output_item.done" && item.type.endsWith("_call")) return { ...live, calls: [...live.calls, item] };
   return live;
+}
+
+/** The items of a response that still streams. */
+export function liveItems({ text, reasoning, calls }) {
+  const items = [];
+  if (reasoning) items.push({ id: "live-reasoning", type: "reasoning", summary: [{ text: reasoning }] });
+  items.push(...calls);
+  if (text) items.push({ id: "live-model", type: "message", role: "assistant", content: [{ type: "output_text", text }] });
+  return items;
 }

@@ -48,8 +48,16 @@ const GROUPS = {
 const VIEWS = Object.assign({}, ...Object.values(GROUPS));
 
 function parseFragment() {
-  const [view, ...parts] = location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
-  return VIEWS[view] ? { view, id: parts.join("/") } : { view: "chat", id: "" };
+  const [view, ...parts] = location.hash.replace(/^#\/?/, "").split("/").map(decode);
+  return Object.hasOwn(VIEWS, view) ? { view, id: parts.join("/") } : { view: "chat", id: "" };
+}
+
+function decode(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
 }
 
 const route = signal(parseFragment());
@@ -80,8 +88,12 @@ function KeyDialog() {
   }, [problem]);
   const enter = event => {
     event.preventDefault();
-    setKey(new FormData(event.currentTarget).get("key").trim());
-    event.currentTarget.reset();
+    try {
+      setKey(new FormData(event.currentTarget).get("key").trim());
+      event.currentTarget.reset();
+    } catch (error) {
+      keyProblem.value = error.message;
+    }
   };
   return html`<dialog ref=${dialog} aria-labelledby="key-title" onClose=${() => { keyProblem.value = null; }}>
     <form class="fields" onSubmit=${enter}>

@@ -2,6 +2,7 @@
 
 import DOMPurify from "dompurify";
 import { Marked } from "marked";
+import { useMemo } from "preact/hooks";
 import { html } from "./ui.js";
 
 const escape = text => text.replace(/[&<>"]/g, each => `&#${each.charCodeAt(0)};`);
@@ -28,8 +29,14 @@ DOMPurify.addHook("afterSanitizeAttributes", node => {
   if (node.tagName === "PRE" || node.tagName === "TABLE") node.setAttribute("tabindex", "0"); // they scroll
 });
 
-/** Show a text as Markdown. */
+/** Show a text as Markdown. While it grows, only its last block is made again. */
 export function Markdown({ text }) {
-  const content = DOMPurify.sanitize(marked.parse(text), ALLOWED);
-  return html`<div class="markdown" dangerouslySetInnerHTML=${{ __html: content }} />`;
+  const blocks = useMemo(() => marked.lexer(text), [text]);
+  const links = Object.keys(blocks.links).length; // a link's address may come after it
+  return html`<div class="markdown">${blocks.map((block, at) => html`<${Block} key=${`${at} ${links}`} block=${block} />`)}</div>`;
+}
+
+function Block({ block }) {
+  const content = useMemo(() => DOMPurify.sanitize(marked.parser([block]), ALLOWED), [block.raw]);
+  return html`<div class="block" dangerouslySetInnerHTML=${{ __html: content }} />`;
 }

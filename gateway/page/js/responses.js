@@ -1,7 +1,8 @@
 /** Stored responses: list, input and output, new ones in the background, cancellation. */
 
-import { get, post, remove } from "./api.js";
-import { ItemList } from "./items.js";
+import { useEffect, useState } from "preact/hooks";
+import { get, post, remove, streamEvents } from "./api.js";
+import { addResponseEvent, ItemList, ItemLog, liveItems, NO_EVENTS } from "./items.js";
 import { ModelField } from "./model_field.js";
 import { Action, ErrorBox, Field, Form, formatNumber, html, Json, notify, Status, Table, Time, useList, useLoad, usePolling } from "./ui.js";
 
@@ -32,11 +33,32 @@ function ResponseList() {
     ]} />`;
 }
 
+/** What the events of a response have brought so far, from its first one; null once it has ended. */
+function useEvents(path, isRunning, reload) {
+  const [live, setLive] = useState(null);
+  useEffect(() => {
+    if (!isRunning) return undefined;
+    const leaving = new AbortController();
+    const follow = async () => {
+      let state = NO_EVENTS;
+      for await (const { data } of streamEvents("GET", path, { query: { stream: true }, signal: leaving.signal })) {
+        state = addResponseEvent(state, data);
+        setLive(state);
+      }
+      await reload();
+    };
+    follow().catch(() => {}).finally(() => setLive(null)); // what is polled is shown
+    return () => leaving.abort();
+  }, [path, isRunning]);
+  return live;
+}
+
 function StoredResponse({ id }) {
   const path = `v1/responses/${id}`;
   const { data, error, reload } = useLoad(() => get(path), [id]);
-  const input = useLoad(() => get(`${path}/input_items`, { limit: 100, order: "asc" }), [id]);
-  usePolling(reload, 1, isActive(data));
+  const input = useList(`${path}/input_items`, { order: "desc" });
+  const live = useEvents(path, isActive(data), reload);
+  usePolling(reload, 2, isActive(data));
   if (error) return html`<${ErrorBox} error=${error} />`;
   if (!data) return html`<p class="muted" role="status">Loading…</p>`;
   return html`<p><a href="#/responses">All responses</a></p>
@@ -47,7 +69,7 @@ function StoredResponse({ id }) {
       ${data.previous_response_id && html`<dt>Continues</dt><dd><a href=${`#/responses/${data.previous_response_id}`}>${data.previous_response_id}</a></dd>`}
       ${data.conversation && html`<dt>Conversation</dt><dd><a href=${`#/conversations/${data.conversation.id}`}>${data.conversation.id}</a></dd>`}
       ${data.usage && html`<dt>Tokens</dt><dd>${formatNumber(data.usage.input_tokens)} in, ${formatNumber(data.usage.output_tokens)} out</dd>`}</dl>
-    ${input.data && html`<${ItemList} items=${input.data.data} label="Input" />`}
-    <${ItemList} items=${data.output} label="Output" />
+    ${input.rows && html`<${ItemLog} items=${input.rows.toReversed()} label="Input" hasOlder=${input.hasMore} loadOlder=${input.more} />`}
+    <${ItemList} items=${live ? liveItems(live) : data.output} label="Output" />
     <details class="panel"><summary>The whole object</summary><${Json} value=${data} label="Response" /></details>`;
 }

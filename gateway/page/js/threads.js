@@ -1,11 +1,12 @@
 /** Threads: messages, and runs with their steps while they happen. */
 
-import { useReducer, useState } from "preact/hooks";
-import { get, post, remove, streamEvents } from "./api.js";
+import { useEffect, useReducer, useRef, useState } from "preact/hooks";
+import { get, getAll, post, remove, streamEvents } from "./api.js";
 import { Markdown } from "./markdown.js";
-import { Action, ErrorBox, Field, Form, html, Json, Status, Table, Time, useList, useLoad } from "./ui.js";
+import { Transcript } from "./transcript.js";
+import { Action, ErrorBox, Field, Form, html, Json, notify, Status, Table, Time, useList, useLoad } from "./ui.js";
 
-const ENDED = ["completed", "failed", "cancelled", "expired", "incomplete", "requires_action"];
+const ENDED = ["completed", "failed", "cancelled", "expired", "incomplete"];
 
 export function ThreadsView({ id }) {
   return id ? html`<${Thread} id=${id} />` : html`<${ThreadList} />`;
@@ -24,14 +25,15 @@ function ThreadList() {
 
 function Thread({ id }) {
   const path = `v1/threads/${id}`;
-  const messages = useLoad(() => get(`${path}/messages`, { order: "asc", limit: 100 }), [id]);
-  const runs = useLoad(() => get(`${path}/runs`, { limit: 20 }), [id]);
-  const assistants = useLoad(() => get("v1/assistants", { limit: 100 }), []);
+  const messages = useList(`${path}/messages`); // the newest first
+  const runs = useList(`${path}/runs`, {}, 20);
+  const assistants = useLoad(() => getAll("v1/assistants"), []);
   const [live, dispatch] = useReducer(addRunEvent, null);
-  const follow = async (target, body) => {
+  const leaving = useRef(new AbortController());
+  const follow = async (method, target, body) => {
     dispatch({ event: "start" });
     try {
-      for await (const event of streamEvents("POST", target, { body: { ...body, stream: true } })) dispatch(event);
+      for await (const event of streamEvents(method, target, { body, signal: leaving.current.signal })) dispatch(event);
     } finally {
       await Promise.all([messages.reload(), runs.reload()]);
       dispatch({ event: "read" });
@@ -40,25 +42,34 @@ function Thread({ id }) {
   const send = async ({ text, assistant }) => {
     if (text.trim()) await post(`${path}/messages`, { role: "user", content: text });
     await messages.reload();
-    await follow(`${path}/runs`, { assistant_id: assistant });
+    await follow("POST", `${path}/runs`, { assistant_id: assistant, stream: true });
   };
+  const newest = runs.rows?.[0];
+  useEffect(() => { // what began before this view was opened, also in another tab
+    if (live || !newest || ENDED.includes(newest.status)) return;
+    follow("GET", `${path}/runs/${newest.id}/events`).catch(error => {
+      if (error.name !== "AbortError") notify(error.message, true);
+    });
+  }, [newest?.id]);
+  useEffect(() => () => leaving.current.abort(), []);
   const error = messages.error ?? runs.error ?? assistants.error;
   if (error) return html`<${ErrorBox} error=${error} />`;
   const isWaiting = live?.run?.status === "requires_action";
+  const shown = messages.rows?.filter(message => !(message.id in (live?.texts ?? {}))).reverse();
   return html`<p><a href="#/threads">All threads</a></p>
     <h2><code>${id}</code></h2>
-    <div class="items" role="log" aria-label="Messages" aria-busy=${live?.isRunning ?? false}>
-      ${messages.data?.data.map(message => html`<${Message} key=${message.id} message=${message} />`)}
-      ${live?.text && html`<article class="message model" aria-label="Model"><${Markdown} text=${live.text} /></article>`}
-    </div>
+    ${(shown?.length || live) && html`<div class="items"><${Transcript} label="Messages" aria-busy=${live?.isRunning ?? false} first=${shown?.[0]?.id} hasOlder=${messages.hasMore} loadOlder=${messages.more}>
+      ${shown?.map(message => html`<${Message} key=${message.id} message=${message} />`)}
+      ${Object.entries(live?.texts ?? {}).map(([key, text]) => html`<article key=${key} class="message model" aria-label="Model"><${Markdown} text=${text} /></article>`)}
+    <//></div>`}
     ${live && html`<${LiveRun} live=${live} path=${path} />`}
-    ${isWaiting && html`<${ToolOutputs} run=${live.run} submit=${outputs => follow(`${path}/runs/${live.run.id}/submit_tool_outputs`, { tool_outputs: outputs })} />`}
+    ${isWaiting && html`<${ToolOutputs} run=${live.run} submit=${outputs => follow("POST", `${path}/runs/${live.run.id}/submit_tool_outputs`, { tool_outputs: outputs, stream: true })} />`}
     <div class="card narrow"><${Form} label="Run" submit="Add and run" onSubmit=${send}>
       <${Field} label="Message"><textarea name="text" rows="2" /><//>
-      <${Field} label="Assistant" hint=${assistants.data?.data.length === 0 ? "Create an assistant first." : ""}><select name="assistant" required>
-        ${assistants.data?.data.map(each => html`<option value=${each.id}>${each.name ?? each.id}</option>`)}</select><//><//></div>
+      <${Field} label="Assistant" hint=${assistants.data?.length === 0 ? "Create an assistant first." : ""}><select name="assistant" required>
+        ${assistants.data?.map(each => html`<option value=${each.id}>${each.name ?? each.id}</option>`)}</select><//><//></div>
     <h2>Runs</h2>
-    <${Table} caption="Runs" rows=${runs.data?.data} columns=${[
+    <${Table} caption="Runs" ...${runs} columns=${[
       ["Run", row => html`<code>${row.id}</code>`],
       ["Status", row => html`<${Status} value=${row.status} />${row.last_error && html`<p class="error">${row.last_error.message}</p>`}`],
       ["Model", row => row.model],
@@ -75,11 +86,14 @@ function Message({ message }) {
     ${isUser ? html`<p class="text">${text}</p>` : html`<${Markdown} text=${text} />`}</article>`;
 }
 
-/** The state of a followed run after an event: `{run, steps, text, isRunning}`. */
+/** The state of a followed run after an event: `{run, steps, texts, isRunning}`, with the text of each message by its id. */
 function addRunEvent(live, { event, data }) {
-  if (event === "start") return { run: live?.run, steps: live?.steps ?? [], text: "", isRunning: true };
-  if (event === "read") return { ...live, text: "", isRunning: false };
-  if (event === "thread.message.delta") return { ...live, text: live.text + (data.delta.content[0].text?.value ?? "") };
+  if (event === "start") return { run: live?.run, steps: live?.steps ?? [], texts: {}, isRunning: true };
+  if (event === "read") return { ...live, texts: {}, isRunning: false };
+  if (event === "thread.message.delta") {
+    const text = (live.texts[data.id] ?? "") + (data.delta.content[0].text?.value ?? "");
+    return { ...live, texts: { ...live.texts, [data.id]: text } };
+  }
   if (data?.object === "thread.run") return { ...live, run: data };
   if (event === "thread.run.step.delta") return { ...live, steps: live.steps.map(step => step.id === data.id ? addStepDelta(step, data.delta) : step) };
   if (data?.object === "thread.run.step") return { ...live, steps: [...live.steps.filter(step => step.id !== data.id), data] };

@@ -27,7 +27,7 @@ export function Notice() {
   </div>`;
 }
 
-/** Load data for a view: `{data, error, reload}`. Loads again when one of `inputs` changes. */
+/** Load data for a view: `{data, error, reload, replace}`. Loads again when one of `inputs` changes. */
 export function useLoad(load, inputs) {
   const [state, setState] = useState({});
   const latest = useRef(0);
@@ -41,8 +41,9 @@ export function useLoad(load, inputs) {
     }
     if (number === latest.current) setState(next);
   }, inputs);
+  const replace = useCallback(data => { latest.current++; setState({ data }); }, []);
   useEffect(() => { reload(); return () => { latest.current++; }; }, [reload]);
-  return { ...state, reload };
+  return { ...state, reload, replace };
 }
 
 /** Call a function again and again, `seconds` after it has returned, while the view is shown. */
@@ -60,15 +61,37 @@ export function usePolling(poll, seconds, isActive = true) {
   }, [poll, seconds, isActive]);
 }
 
-/** A list of objects that is read page by page: `{rows, error, hasMore, more, reload}`. */
+/** A list of objects that is read page by page: `{rows, error, hasMore, more, reload}`. A reload reads as many pages as are shown. */
 export function useList(path, query = {}, limit = 50) {
-  const [extra, setExtra] = useState([]);
-  const { data, error, reload } = useLoad(() => get(path, { limit, ...query }), [path, JSON.stringify(query)]);
-  const pages = data ? [data, ...extra] : [];
+  const inputs = JSON.stringify([path, query]);
+  const shown = useRef({});
+  if (shown.current.inputs !== inputs) shown.current = { inputs, pages: [] };
+  const readPage = after => get(path, { limit, ...query, after });
+  const { data, error, reload, replace } = useLoad(async () => {
+    const pages = [await readPage()];
+    while (pages.at(-1).has_more && pages.length < shown.current.pages.length) pages.push(await readPage(pages.at(-1).last_id));
+    return pages;
+  }, [inputs]);
+  const pages = data ?? [];
+  if (data) shown.current.pages = data;
   const last = pages.at(-1);
-  useEffect(() => setExtra([]), [data]);
-  const more = async () => setExtra([...extra, await get(path, { limit, ...query, after: last.last_id })]);
+  const more = async () => replace([...pages, await readPage(last.last_id)]);
   return { rows: data && pages.flatMap(page => page.data), error, hasMore: last?.has_more ?? false, more, reload };
+}
+
+/** Copy a text; browsers give a page without HTTPS only the old way. */
+export async function copyText(text) {
+  if (navigator.clipboard) {
+    await navigator.clipboard.writeText(text);
+  } else {
+    const box = Object.assign(document.createElement("textarea"), { value: text, className: "hidden" });
+    document.body.append(box);
+    box.select();
+    const isCopied = document.execCommand("copy");
+    box.remove();
+    if (!isCopied) throw new Error("The browser does not let this page copy.");
+  }
+  notify("Copied.");
 }
 
 export function ErrorBox({ error }) {

@@ -5,9 +5,10 @@ import json
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Locator, Route, expect
+from playwright.async_api import Route, expect
 
 from tests.support.browser import Tab, needs_chromium
+from tests.support.chat_page import answers, ask, ask_and_wait, open_chat
 from tests.support.rpc import CAPITAL
 from tests.support.services import MODEL
 
@@ -27,27 +28,6 @@ TOOLS = [
         },
     }
 ]
-
-
-async def open_chat(tab: Tab) -> None:
-    await tab.go("chat")
-    await tab.page.get_by_label("Model", exact=True).select_option(MODEL)
-
-
-def answers(tab: Tab) -> Locator:
-    return tab.page.get_by_role("article", name="Model")
-
-
-async def ask(tab: Tab, text: str) -> None:
-    """Send a message with the keyboard, as a user does."""
-    await tab.page.get_by_role("textbox", name="Message", exact=True).fill(text)
-    await tab.page.keyboard.press("Enter")
-
-
-async def ask_and_wait(tab: Tab, text: str) -> None:
-    """Send a message and wait until the answer is whole."""
-    await ask(tab, text)
-    await expect(answers(tab).last.get_by_role("button", name="Regenerate")).to_be_visible()
 
 
 async def test_an_answer_streams_in(tab: Tab) -> None:
@@ -100,7 +80,7 @@ async def test_stopping_ends_the_request_and_leaves_the_text(tab: Tab) -> None:
 
 
 async def test_a_message_can_be_edited_and_an_answer_regenerated(tab: Tab) -> None:
-    """Editing drops what came after the message; regenerating replaces the answer."""
+    """What came after the message, and the answer, stay as other versions."""
     await open_chat(tab)
     await tab.page.get_by_label("Temperature").fill("0")
     await ask_and_wait(tab, CAPITAL)
@@ -115,6 +95,12 @@ async def test_a_message_can_be_edited_and_an_answer_regenerated(tab: Tab) -> No
         await tab.page.get_by_role("button", name="Regenerate").click()
     await expect(answers(tab)).to_contain_text("Rome")
     assert body["messages"] == [{"role": "user", "content": "What is the capital of Italy?"}]
+    await expect(answers(tab).get_by_role("group", name="Versions")).to_contain_text("2 of 2")
+    await tab.page.get_by_role("article", name="You").get_by_label("Previous version").click()
+    await expect(tab.page.get_by_role("article", name="You")).to_contain_text(CAPITAL)
+    await expect(answers(tab)).to_contain_text("Paris")
+    await tab.page.get_by_role("article", name="You").get_by_label("Next version").click()
+    await expect(answers(tab)).to_contain_text("Rome")
 
 
 async def test_settings_are_sent_with_the_request(tab: Tab) -> None:
@@ -175,13 +161,3 @@ async def test_an_invalid_setting_is_reported_with_its_field(tab: Tab) -> None:
     await tab.page.get_by_label("Other fields").fill("{")
     await ask(tab, "Hello!")
     await expect(tab.page.get_by_role("alert")).to_contain_text("Other fields: not valid JSON")
-
-
-async def test_a_reload_restores_the_chat(tab: Tab) -> None:
-    """From the tab's session; another tab begins without it."""
-    await open_chat(tab)
-    await ask_and_wait(tab, CAPITAL)
-    await tab.page.reload()
-
-    await expect(tab.page.get_by_role("article", name="You")).to_contain_text(CAPITAL)
-    assert await tab.page.evaluate("localStorage.length") == 0

@@ -1,9 +1,13 @@
 """The frame of the page: keyboard and navigation."""
 
+import re
+
 import pytest
 from playwright.async_api import Browser, expect
 
 from tests.support.browser import NARROW, Tab, needs_chromium, open_tab
+from tests.support.chat_page import answers, ask_and_wait, open_chat
+from tests.support.rpc import CAPITAL
 from tests.support.services import Corral
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module"), needs_chromium]
@@ -58,6 +62,63 @@ async def test_the_menu_of_a_narrow_window_works_with_the_keyboard(
         )
         await menu.press("Enter")
         await expect(views).to_be_hidden()
+
+
+@pytest.mark.parametrize("fragment", ["chat/%", "__proto__", "nothing", "threads/%E0%A4%A"])
+async def test_a_broken_fragment_is_no_blank_page(tab: Tab, fragment: str) -> None:
+    """A view is shown."""
+    tab.allowed = ("Failed to load resource: the server responded with a status of 404",)
+    await tab.go(fragment)
+
+    await expect(tab.page.get_by_role("heading", level=1)).to_be_visible()
+
+
+async def test_a_key_that_can_be_none_is_refused(tab: Tab) -> None:
+    """The dialog names the character."""
+    await tab.go("files")
+    await tab.page.get_by_role("button", name="Enter a key").click()
+    await tab.page.get_by_label("Key", exact=True).fill("sk-ключ")
+    await tab.page.get_by_role("button", name="Use this key").click()
+
+    await expect(tab.page.get_by_role("dialog")).to_contain_text('"к" is in no API key')
+    await tab.page.get_by_role("button", name="Cancel").click()
+    await expect(
+        tab.page.get_by_role("region", name="Files").or_(tab.page.get_by_text("Nothing here yet."))
+    ).to_be_visible()
+
+
+async def test_a_text_is_copied_without_https(browser: Browser, server: Corral) -> None:
+    """Browsers give such a page no clipboard."""
+    async with open_tab(browser, server.url) as tab:
+        await tab.page.add_init_script(
+            "Object.defineProperty(Navigator.prototype, 'clipboard', {value: undefined})"
+        )
+        await open_chat(tab)
+        await ask_and_wait(tab, CAPITAL)
+        await answers(tab).get_by_role("button", name="Copy").click()
+        await expect(tab.page.get_by_text("Copied.")).to_be_visible()
+        box = tab.page.get_by_role("textbox", name="Message", exact=True)
+        await box.focus()
+        await tab.page.keyboard.press("Control+V")
+
+        await expect(box).to_have_value(re.compile("Paris"))
+
+
+async def test_settings_lie_over_the_chat_of_a_narrow_window(
+    browser: Browser, server: Corral
+) -> None:
+    """They push nothing away, and long words do not widen the page."""
+    async with open_tab(browser, server.url, width=NARROW) as tab:
+        await tab.go("chat")
+        box = tab.page.get_by_role("textbox", name="Message", exact=True)
+        before = await box.bounding_box()
+        await tab.page.get_by_text("Settings", exact=True).click()
+        await expect(tab.page.get_by_label("Temperature")).to_be_visible()
+        assert await box.bounding_box() == before
+        await tab.page.get_by_text("Settings", exact=True).click()
+        await ask_and_wait(tab, "x" * 3000)
+
+        assert await tab.overflow() <= 0
 
 
 async def test_the_policy_blocks_other_hosts(tab: Tab) -> None:

@@ -59,7 +59,7 @@ async def test_a_chat_is_stored_and_continued(tab: Tab) -> None:
     await tab.page.keyboard.press("Enter")
     await expect(tab.page.get_by_role("button", name="Regenerate")).to_be_visible()
     await tab.page.get_by_role("button", name="Store as a conversation").click()
-    items = tab.page.get_by_role("group", name="Items")
+    items = tab.page.get_by_role("log", name="Items")
     await expect(items.get_by_role("article", name="Model")).to_contain_text("Paris")
     await tab.page.get_by_role("textbox", name="Message").fill("And what is the capital of Italy?")
     await tab.page.get_by_role("combobox", name="Model").select_option(MODEL)
@@ -84,7 +84,7 @@ async def test_a_response_runs_in_the_background(tab: Tab) -> None:
     output = tab.page.get_by_role("group", name="Output")
     await expect(output.get_by_role("article", name="Model")).to_be_visible()
     await expect(tab.page.get_by_text("completed", exact=True)).to_be_visible()
-    await expect(tab.page.get_by_role("group", name="Input")).to_contain_text(CAPITAL)
+    await expect(tab.page.get_by_role("log", name="Input")).to_contain_text(CAPITAL)
     await tab.page.get_by_role("link", name="All responses").click()
     await expect(tab.page.get_by_role("region", name="Responses")).to_contain_text("completed")
 

@@ -1,0 +1,64 @@
+/** Messages of the chat as items of conversations, and back. */
+
+/** The items of messages: texts, pictures, files, reasoning, calls and their outputs. */
+export const toItems = messages => messages.flatMap(message => message.role === "user" ? [userItem(message)] : modelItems(message));
+
+function userItem({ text, attachments }) {
+  const content = attachments.map(({ part }) => toContent(part));
+  if (text || !content.length) content.push({ type: "input_text", text });
+  return { type: "message", role: "user", content };
+}
+
+function toContent(part) {
+  if (part.type === "image_url") return { type: "input_image", image_url: part.image_url.url, detail: "auto" };
+  if (part.type === "file") return { type: "input_file", ...part.file };
+  return part; // input_audio
+}
+
+function modelItems({ text, reasoning, calls }) {
+  const items = [];
+  if (reasoning) items.push({ type: "reasoning", summary: [{ type: "summary_text", text: reasoning }] });
+  if (text || !calls.length) items.push({ type: "message", role: "assistant", content: [{ type: "output_text", text }] });
+  for (const { id, name, arguments: text } of calls) items.push({ type: "function_call", call_id: id, name, arguments: text });
+  for (const { id, output } of calls) items.push({ type: "function_call_output", call_id: id, output });
+  return items;
+}
+
+/** The messages of items. What a chat cannot hold, such as a search of the server, is left out. */
+export function fromItems(items) {
+  const messages = [];
+  const answer = () => {
+    if (messages.at(-1)?.role !== "assistant" || messages.at(-1).calls.some(call => call.output)) {
+      messages.push({ role: "assistant", text: "", reasoning: "", calls: [], state: "done", error: null });
+    }
+    return messages.at(-1);
+  };
+  for (const item of items) {
+    if (item.type === "message" && item.role === "user") messages.push(userMessage(item.content));
+    else if (item.type === "message" && item.role === "assistant") answer().text += item.content.map(part => part.text ?? "").join("");
+    else if (item.type === "reasoning") answer().reasoning += item.summary.map(part => part.text).join("\n\n");
+    else if (item.type === "function_call") answer().calls.push({ id: item.call_id, name: item.name, arguments: item.arguments, output: "" });
+    else if (item.type === "function_call_output") {
+      const call = messages.flatMap(message => message.calls ?? []).findLast(({ id }) => id === item.call_id);
+      if (call) call.output = typeof item.output === "string" ? item.output : JSON.stringify(item.output);
+    }
+  }
+  return messages;
+}
+
+function userMessage(content) {
+  const attachments = content.filter(part => part.image_url?.startsWith("data:") || part.file_data || part.input_audio).map(toAttachment);
+  return { role: "user", text: content.map(part => part.text ?? "").join(""), attachments };
+}
+
+function toAttachment(part) {
+  if (part.type === "input_image") {
+    return { name: "picture", kind: "image", url: part.image_url, part: { type: "image_url", image_url: { url: part.image_url } } };
+  }
+  if (part.type === "input_file") {
+    const file = { filename: part.filename, file_data: part.file_data };
+    return { name: part.filename ?? "file", kind: "document", url: part.file_data, part: { type: "file", file } };
+  }
+  const { data, format } = part.input_audio;
+  return { name: "sound", kind: "audio", url: `data:audio/${format};base64,${data}`, part };
+}

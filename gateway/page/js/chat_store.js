@@ -1,0 +1,99 @@
+/** The chats that this browser keeps, in IndexedDB; other tabs are told of changes. */
+
+import { notify } from "./ui.js";
+
+const CHATS = "chats";
+const MESSAGES = "messages"; // each of one chat, in the index CHAT
+const CHAT = "chat";
+const others = new BroadcastChannel("corral.chats");
+let opening = null;
+let isTold = false;
+
+/** Call a function with the id of each chat that another tab has changed; returns what ends that. */
+export function watchChats(changed) {
+  const listen = event => changed(event.data);
+  others.addEventListener("message", listen);
+  return () => others.removeEventListener("message", listen);
+}
+
+function openDatabase() {
+  opening ??= new Promise((resolve, reject) => {
+    const request = indexedDB.open("corral", 1);
+    request.onupgradeneeded = () => {
+      request.result.createObjectStore(CHATS, { keyPath: "id" });
+      request.result.createObjectStore(MESSAGES, { keyPath: "id" }).createIndex(CHAT, CHAT);
+    };
+    request.onsuccess = () => resolve(request.result);
+    request.onerror = () => reject(request.error);
+  });
+  return opening;
+}
+
+/** Run `use` in a transaction, which ends before the result is returned. */
+async function transact(mode, use) {
+  const transaction = (await openDatabase()).transaction([CHATS, MESSAGES], mode);
+  const request = use(transaction.objectStore(CHATS), transaction.objectStore(MESSAGES));
+  return new Promise((resolve, reject) => {
+    transaction.oncomplete = () => resolve(request?.result);
+    transaction.onerror = transaction.onabort = () => reject(transaction.error);
+  });
+}
+
+/** Write, tell other tabs, and tell the user once why the browser does not keep it. */
+async function write(chatId, use) {
+  try {
+    await transact("readwrite", use);
+    others.postMessage(chatId);
+    isTold = false;
+  } catch (error) {
+    const isFull = error?.name === "QuotaExceededError";
+    if (!isTold) notify(`This chat is not kept: ${isFull ? "the browser's storage is full. Delete chats, or files in them." : error?.message}`, true);
+    isTold = true;
+  }
+}
+
+/** Store a chat, `{id, title, isPinned, changedAt, leaf}`. */
+export const saveChat = chat => write(chat.id, chats => { chats.put(chat); });
+
+/** Store a chat with some of its messages. */
+export const saveMessages = (chat, nodes) => write(chat.id, (chats, messages) => {
+  chats.put(chat);
+  for (const node of nodes) messages.put(node);
+});
+
+export const deleteChat = id => write(id, (chats, messages) => {
+  chats.delete(id);
+  messages.index(CHAT).openKeyCursor(id).onsuccess = ({ target: { result: cursor } }) => {
+    if (!cursor) return;
+    messages.delete(cursor.primaryKey);
+    cursor.continue();
+  };
+});
+
+/** A chat and its messages, oldest first: `{chat, nodes}`; null if there is none. */
+export async function readChat(id) {
+  const chat = await transact("readonly", chats => chats.get(id));
+  if (!chat) return null;
+  const nodes = await transact("readonly", (_, messages) => messages.index(CHAT).getAll(id));
+  return { chat, nodes: nodes.sort((one, other) => one.at - other.at) };
+}
+
+/** All chats: pinned ones first, then those that changed last. */
+export async function listChats() {
+  const found = await transact("readonly", chats => chats.getAll());
+  return found.sort((one, other) => other.isPinned - one.isPinned || other.changedAt - one.changedAt);
+}
+
+/** The ids of the chats with a message that contains a text, in any case. */
+export async function searchChats(text) {
+  const found = new Set();
+  const wanted = text.toLowerCase();
+  await transact("readonly", (_, messages) => {
+    messages.openCursor().onsuccess = ({ target: { result: cursor } }) => {
+      if (!cursor) return;
+      if (cursor.value.text.toLowerCase().includes(wanted)) found.add(cursor.value.chat);
+      cursor.continue();
+    };
+  });
+  return found;
+}

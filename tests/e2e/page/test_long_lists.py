@@ -1,0 +1,179 @@
+"""Lists of more than one page, and what goes on after a reload, in Chromium with the demo model."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+from playwright.async_api import Route, expect
+
+from tests.support.browser import Tab, needs_chromium
+from tests.support.services import MODEL, Corral
+
+pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module"), needs_chromium]
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+        },
+    },
+}
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def api(server: Corral) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=server.url, trust_env=False, timeout=60) as client:
+        yield client
+
+
+async def create(api: httpx.AsyncClient, path: str, body: Any = None) -> Any:
+    """The object that a POST creates."""
+    return (await api.post(f"/v1/{path}", json=body or {})).raise_for_status().json()
+
+
+async def test_a_thread_opens_at_its_newest_message(tab: Tab, api: httpx.AsyncClient) -> None:
+    """Older messages come above it when one scrolls up, and what is read stays in place."""
+    messages = [{"role": "user", "content": f"message {number}"} for number in range(130)]
+    thread = await create(api, "threads", {"messages": messages[:32]})
+    for message in messages[32:]:
+        await create(api, f"threads/{thread['id']}/messages", message)
+    await tab.go(f"threads/{thread['id']}")
+    log = tab.page.get_by_role("log", name="Messages")
+    await expect(log.get_by_text("message 129", exact=True)).to_be_in_viewport()
+    await expect(log.get_by_role("article")).to_have_count(50)
+    await log.evaluate("box => { box.scrollTop = 0; }")
+
+    await expect(log.get_by_role("article")).to_have_count(100)
+    await expect(log.get_by_text("message 80", exact=True)).to_be_in_viewport()
+    await log.get_by_role("button", name="Show older").press("Enter")
+    await expect(log.get_by_role("article").first).to_contain_text("message 0")
+
+
+async def test_a_reload_of_a_list_keeps_its_pages(tab: Tab, api: httpx.AsyncClient) -> None:
+    """As after a deletion in the second page."""
+    for number in range(60):
+        await create(api, "conversations", {"metadata": {"title": f"conversation {number}"}})
+    await tab.go("conversations")
+    rows = tab.page.get_by_role("region", name="Conversations").get_by_role("row")
+    await expect(rows).to_have_count(51)
+    await tab.page.get_by_role("button", name="Show more").click()
+    await expect(rows.nth(60)).to_be_attached()
+    count = await rows.count()
+    tab.page.once("dialog", lambda dialog: dialog.accept())
+    row = rows.filter(has=tab.page.get_by_role("link", name="conversation 1", exact=True))
+    await row.get_by_role("button", name="Delete").click()
+
+    await expect(row).to_have_count(0)
+    await expect(rows).to_have_count(count - 1)
+
+
+async def test_a_run_that_waits_goes_on_after_a_reload(tab: Tab, api: httpx.AsyncClient) -> None:
+    """Its calls ask for outputs, and it can be cancelled."""
+    assistant = await create(api, "assistants", {"model": MODEL, "tools": [WEATHER]})
+    thread = await create(
+        api,
+        "threads",
+        {"messages": [{"role": "user", "content": "What is the weather in Paris?"}]},
+    )
+    path = f"threads/{thread['id']}"
+    await create(api, f"{path}/runs", {"assistant_id": assistant["id"], "temperature": 0})
+    await tab.go(path)
+    outputs = tab.page.get_by_role("form", name="Outputs of tools")
+    await expect(outputs).to_be_visible()
+    await tab.page.reload()
+    run = tab.page.get_by_role("region", name="Current run")
+    await expect(run.get_by_role("button", name="Cancel")).to_be_visible()
+    await outputs.get_by_label("Output of get_weather").fill('{"weather": "sunny"}')
+    await outputs.get_by_role("button", name="Send the outputs").click()
+
+    await expect(run.get_by_text("completed").first).to_be_visible()
+    await expect(tab.page.get_by_role("article", name="Model")).to_contain_text("sunny")
+    await expect(tab.page.get_by_role("article", name="Model")).to_have_count(1)
+
+
+async def test_a_run_that_generates_is_followed_after_a_reload(
+    tab: Tab, api: httpx.AsyncClient
+) -> None:
+    """Its text goes on from what had come, once."""
+    assistant = await create(api, "assistants", {"model": MODEL})
+    thread = await create(api, "threads", {"messages": [{"role": "user", "content": "A story!"}]})
+    path = f"threads/{thread['id']}"
+    body = {"assistant_id": assistant["id"], "max_completion_tokens": 2000, "temperature": 1.5}
+    run = await create(api, f"{path}/runs", body)
+    await tab.go(path)
+    answer = tab.page.get_by_role("article", name="Model")
+    await expect(answer.locator(".markdown")).not_to_be_empty()
+    await tab.page.reload()
+    await expect(answer.locator(".markdown")).not_to_be_empty()
+
+    await expect(answer).to_have_count(1)
+    await api.post(f"/v1/{path}/runs/{run['id']}/cancel")
+    await expect(tab.page.get_by_role("log")).to_have_attribute("aria-busy", "false")
+
+
+async def test_a_background_response_streams_into_its_view(
+    tab: Tab, api: httpx.AsyncClient
+) -> None:
+    """Also after a reload, from its first event."""
+    body = {
+        "model": MODEL,
+        "input": "Tell me a story about a fox.",
+        "background": True,
+        "temperature": 1.5,
+        "max_output_tokens": 2000,
+    }
+    response = await create(api, "responses", body)
+    await tab.go(f"responses/{response['id']}")
+    output = tab.page.get_by_role("group", name="Output").locator(".markdown")
+    await expect(output).not_to_be_empty()
+    await tab.page.reload()
+    await expect(output).not_to_be_empty()
+    await api.post(f"/v1/responses/{response['id']}/cancel")
+
+    await expect(tab.page.get_by_role("button", name="Cancel")).to_have_count(0)
+    await expect(output).to_have_count(1)
+
+
+async def test_an_answer_that_is_no_json_is_said(tab: Tab) -> None:
+    """As of a proxy that asks for a login, or of a network that is gone."""
+
+    async def show_login(route: Route) -> None:
+        await route.fulfill(content_type="text/html", body="<h1>Log in</h1>")
+
+    await tab.page.route("**/v1/files*", show_login)
+    await tab.go("files")
+    await expect(tab.page.get_by_role("alert")).to_contain_text("is a proxy in between?")
+    await tab.page.unroute("**/v1/files*")
+    tab.allowed = ("Failed to load resource: net::ERR",)
+    await tab.page.route("**/v1/threads*", lambda route: route.abort())
+    await tab.go("threads")
+    await expect(tab.page.get_by_role("alert")).to_contain_text("The server cannot be reached.")
+
+
+async def test_a_chat_is_stored_whole_and_comes_back(tab: Tab, api: httpx.AsyncClient) -> None:
+    """With its calls and their outputs."""
+    items = [
+        {"type": "message", "role": "user", "content": "What is the weather in Paris?"},
+        {"type": "function_call", "call_id": "c1", "name": "get_weather", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": "sunny"},
+        {"type": "message", "role": "assistant", "content": "It is sunny."},
+    ]
+    conversation = await create(api, "conversations", {"items": items})
+    await tab.go(f"conversations/{conversation['id']}")
+    await tab.page.get_by_role("button", name="Open a copy in the chat").click()
+    await expect(tab.page.get_by_role("group", name="Tool call: get_weather")).to_be_visible()
+    await tab.page.get_by_role("button", name="Store as a conversation").click()
+    await expect(tab.page.get_by_role("log", name="Items")).to_be_visible()
+    copy = tab.page.url.rpartition("/")[2]
+    stored = (await api.get(f"/v1/conversations/{copy}/items?order=asc")).json()["data"]
+
+    assert copy != conversation["id"]
+    assert [item["type"] for item in stored] == [item["type"] for item in items]
+    assert json.dumps(stored).count("sunny") == 2

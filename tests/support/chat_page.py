@@ -1,0 +1,27 @@
+"""What a user does in the chat of the page."""
+
+from playwright.async_api import Locator, expect
+
+from tests.support.browser import Tab
+from tests.support.services import MODEL
+
+
+async def open_chat(tab: Tab) -> None:
+    await tab.go("chat")
+    await tab.page.get_by_label("Model", exact=True).select_option(MODEL)
+
+
+def answers(tab: Tab) -> Locator:
+    return tab.page.get_by_role("article", name="Model")
+
+
+async def ask(tab: Tab, text: str) -> None:
+    """Send a message with the keyboard, as a user does."""
+    await tab.page.get_by_role("textbox", name="Message", exact=True).fill(text)
+    await tab.page.keyboard.press("Enter")
+
+
+async def ask_and_wait(tab: Tab, text: str) -> None:
+    """Send a message and wait until the answer is whole."""
+    await ask(tab, text)
+    await expect(answers(tab).last.get_by_role("button", name="Regenerate")).to_be_visible()
