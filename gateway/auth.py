@@ -1,10 +1,11 @@
 """Authentication of HTTP requests, and credentials of the gRPC calls made for them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from starlette.requests import HTTPConnection
 
+from gateway.http.hosts import is_from_other_page
 from svc_kit.auth.authenticator import (
     Authenticator,
     ServiceToken,
@@ -14,7 +15,7 @@ from svc_kit.auth.authenticator import (
 from svc_kit.auth.principal import Principal, set_principal
 from svc_kit.auth.scopes import Scope
 from svc_kit.errors import ApiKeyInvalid, ScopeMissing
-from svc_kit.logs import add_call_fields, current_request_id, project_var
+from svc_kit.logs import KEYLESS_ID, add_call_fields, current_request_id, project_var
 from svc_kit.tracing.span import trace_metadata
 
 MAX_LABEL_BYTES = 256
@@ -40,13 +41,16 @@ class Authentication:
         self._authenticator = authenticator
 
     async def identify(self, request: HTTPConnection, method: str, scope: Scope) -> Caller:
-        """Authenticate a caller who must have a scope. `method` is the method in errors.
+        """Authenticate a caller who must have a scope. `method` is the method in errors. A page of
+        another origin does not administer a server without a key.
 
         Raises InvalidField for several credentials, ApiKeyMissing, the errors of the authenticator,
         or ScopeMissing.
         """
         authorization = find_credential(request.headers.items())
         principal = await self._authenticator.identify(authorization)
+        if principal.key_id == KEYLESS_ID and is_from_other_page(request.headers):
+            principal = replace(principal, scopes=principal.scopes & {Scope.INFERENCE})
         set_principal(principal)
         project_var.set(principal.project)
         add_call_fields(key=principal.key_id)

@@ -52,6 +52,28 @@ async def test_an_allowed_origin_gets_cors_headers(origin: str) -> None:
         assert each.headers["access-control-allow-origin"] == origin
 
 
+@pytest.mark.parametrize(
+    ("headers", "is_refused"),
+    [
+        ({}, False),
+        ({"sec-fetch-site": "same-origin", "origin": "http://127.0.0.1"}, False),
+        ({"sec-fetch-site": "same-site", "origin": "http://localhost:3000"}, True),
+        ({"sec-fetch-site": "cross-site"}, True),
+        ({"origin": "http://localhost:3000"}, True),
+    ],
+)
+async def test_a_page_of_another_origin_administers_only_with_a_key(
+    headers: dict[str, str], *, is_refused: bool
+) -> None:
+    """It generates and lists models without one."""
+    async with run_gateway() as gateway, gateway.client(headers=headers) as client:
+        administered = await client.get("/admin/load")
+        listed = await client.get("/v1/models")
+
+    assert (administered.status_code == 403) is is_refused
+    assert listed.status_code == 200
+
+
 async def test_additional_hosts_can_be_allowed() -> None:
     """In any case and with a port."""
     async with run_gateway(allowed_hosts=["llm.example"]) as gateway, gateway.client() as client:
