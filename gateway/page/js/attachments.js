@@ -1,17 +1,6 @@
-/** Files that the user adds to a message, as parts of a chat message. */
+/** Files that the user adds to a message, as parts of a chat message. The server reads the text of documents. */
 
-const PICTURES = ["image/png", "image/jpeg", "image/webp", "image/gif"];
 const SOUNDS = { "audio/wav": "wav", "audio/x-wav": "wav", "audio/flac": "flac", "audio/x-flac": "flac", "audio/mpeg": "mp3" };
-const DOCUMENTS = [".pdf", ".docx", ".html", ".txt", ".md"];
-
-/** What the file input offers for a model. Documents become text, so every model reads them. */
-export function acceptedTypes(modalities) {
-  const types = [...DOCUMENTS];
-  if (modalities.includes("image")) types.push(...PICTURES);
-  if (modalities.includes("audio")) types.push(".wav", ".flac", ".mp3");
-  return types.join(",");
-}
-
 /** Read a file: `{name, url, kind, part}`. Throws an Error if the model cannot read its kind. */
 export async function readAttachment(file, modalities) {
   const kind = file.type.startsWith("image/") ? "image" : file.type.startsWith("audio/") ? "audio" : "document";

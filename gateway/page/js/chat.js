@@ -1,7 +1,7 @@
 /** The chat: messages with their reasoning and tool calls, and the composer. */
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import { acceptedTypes, readAttachment } from "./attachments.js";
+import { readAttachment } from "./attachments.js";
 import { ChatList } from "./chat_list.js";
 import { ChatSettings } from "./chat_settings.js";
 import * as chat from "./chat_state.js";
@@ -10,6 +10,7 @@ import { Transcript } from "./transcript.js";
 import { Action, copyText, ErrorBox, html, notify } from "./ui.js";
 
 const SHOWN = 40; // messages that are shown at first, and more each time
+const IS_TOUCH = matchMedia("(pointer: coarse)").matches; // where Enter is a new line, as on phones
 
 export function ChatView({ id }) {
   const [limit, setLimit] = useState(SHOWN);
@@ -101,11 +102,12 @@ function ModelMessage({ message, isLast }) {
   </article>`;
 }
 
-function describe({ state, finish, usage, timings }) {
+function describe({ state, finish, firstMs, usage, timings }) {
   const facts = [];
   if (state === "stopped") facts.push("stopped");
   if (finish === "length") facts.push("ended at the token limit");
   if (usage) facts.push(`${usage.prompt_tokens} + ${usage.completion_tokens} tokens`);
+  if (firstMs) facts.push(`${(firstMs / 1000).toFixed(2)} s to the first token`);
   if (timings?.predicted_per_second) facts.push(`${timings.predicted_per_second.toFixed(1)} tokens/s`);
   if (usage?.prompt_tokens_details?.cached_tokens) facts.push(`${usage.prompt_tokens_details.cached_tokens} cached`);
   return facts.join(" · ");
@@ -159,7 +161,7 @@ function Composer({ isRunning }) {
     change({ text: "", attachments: [] });
   };
   const onKey = event => {
-    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) submit(event);
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing && !IS_TOUCH) submit(event);
   };
   const onPaste = event => {
     const files = [...event.clipboardData.files];
@@ -173,10 +175,10 @@ function Composer({ isRunning }) {
     <${Attachments} items=${attachments} onRemove=${item => change({ attachments: attachments.filter(each => each !== item) })} />
     <textarea aria-label="Message" placeholder="Message" rows="2" value=${text} onInput=${event => change({ text: event.target.value })} onKeyDown=${onKey} onPaste=${onPaste} />
     <div class="row">
-      <input type="file" class="hidden" tabindex="-1" aria-label="Files" multiple accept=${acceptedTypes(modalities)} ref=${picker}
+      <input type="file" class="hidden" tabindex="-1" aria-label="Files" multiple ref=${picker}
         onChange=${event => { attach([...event.target.files]); event.target.value = ""; }} />
       <button type="button" onClick=${() => picker.current.click()}>Attach</button>
-      <span class="muted hint">Enter sends, Shift+Enter is a new line</span>
+      <span class="muted hint">${!IS_TOUCH && "Enter sends, Shift+Enter is a new line"}</span>
       ${isRunning
         ? html`<button type="button" class="primary" onClick=${chat.stop}>Stop</button>`
         : html`<button class="primary">Send</button>`}

@@ -222,7 +222,8 @@ export async function generate() {
   const before = messages.value;
   let answer = { ...newMessage("assistant", chat.value.leaf), reasoning: "", calls: [], state: "running", error: null, timings: null };
   let frame = 0;
-  let savedAt = performance.now();
+  const startedAt = performance.now();
+  let savedAt = startedAt;
   const isShown = () => running.value === controller;
   const update = () => { frame = 0; if (isShown()) put(answer); };
   batch(() => { running.value = controller; show(answer); });
@@ -233,6 +234,7 @@ export async function generate() {
     const body = buildRequest(before);
     for await (const { data } of streamEvents("POST", "v1/chat/completions", { body, signal: controller.signal })) {
       answer = addChunk(answer, data);
+      if (answer.text || answer.reasoning) answer.firstMs ??= performance.now() - startedAt;
       frame ||= requestAnimationFrame(update);
       if (performance.now() - savedAt < SAVE_INTERVAL_MS) continue;
       savedAt = performance.now();

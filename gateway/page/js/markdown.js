@@ -3,7 +3,7 @@
 import DOMPurify from "dompurify";
 import { Marked } from "marked";
 import { useMemo } from "preact/hooks";
-import { html } from "./ui.js";
+import { Action, copyText, html } from "./ui.js";
 
 const escape = text => text.replace(/[&<>"]/g, each => `&#${each.charCodeAt(0)};`);
 const marked = new Marked({
@@ -37,6 +37,16 @@ export function Markdown({ text }) {
 }
 
 function Block({ block }) {
+  return block.type === "code" ? html`<${Code} block=${block} />` : html`<${Sanitized} block=${block} />`;
+}
+
+function Code({ block: { text, lang } }) {
+  return html`<div class="block code-block"><div class="row"><span class="muted">${lang}</span>
+      <${Action} class="plain" run=${() => copyText(text)}>Copy the code<//></div>
+    <pre tabindex="0" aria-label=${`Code ${lang ?? ""}`}><code>${text}</code></pre></div>`;
+}
+
+function Sanitized({ block }) {
   const content = useMemo(() => DOMPurify.sanitize(marked.parser([block]), ALLOWED), [block.raw]);
   return html`<div class="block" dangerouslySetInnerHTML=${{ __html: content }} />`;
 }

@@ -177,3 +177,20 @@ async def test_a_chat_is_stored_whole_and_comes_back(tab: Tab, api: httpx.AsyncC
     assert copy != conversation["id"]
     assert [item["type"] for item in stored] == [item["type"] for item in items]
     assert json.dumps(stored).count("sunny") == 2
+
+
+async def test_the_code_of_an_answer_is_copied(tab: Tab, api: httpx.AsyncClient) -> None:
+    """Without the text around it; what is no fence of code stays Markdown."""
+    text = "Try *this*:\n\n```python\nprint('<b>')\n```\n\n[a link][1]\n\n[1]: http://example.com"
+    items = [{"type": "message", "role": "assistant", "content": text}]
+    conversation = await create(api, "conversations", {"items": items})
+    await tab.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    await tab.go(f"conversations/{conversation['id']}")
+    await tab.page.get_by_role("button", name="Copy the code").click()
+    await expect(tab.page.get_by_text("Copied.")).to_be_visible()
+
+    assert await tab.page.evaluate("navigator.clipboard.readText()") == "print('<b>')"
+    await expect(tab.page.get_by_role("link", name="a link")).to_have_attribute(
+        "href", "http://example.com"
+    )
+    await expect(tab.page.locator("em")).to_have_text("this")
