@@ -74,7 +74,11 @@ def test_the_import_map_names_files_that_exist() -> None:
     used = {
         name
         for path in [*(PAGE / "js").glob("*.js"), *VENDOR.glob("*js")]
-        for name in re.findall(r'\bfrom ?"([^."][^"]*)"', path.read_text())
+        for name in re.findall(
+            r'(?:^|;)(?:import|export)\b[^;"]*\bfrom ?"([^."][^"]*)"',
+            path.read_text(),
+            re.MULTILINE,
+        )
     }
 
     assert used == set(imports)
