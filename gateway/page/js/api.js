@@ -136,7 +136,13 @@ function parseFrame(frame) {
 
 /** Offer the bytes of a stored file as a download. */
 export async function download(path, name) {
-  const blob = await (await request("GET", path)).blob();
+  const response = await request("GET", path);
+  saveFile(name, await receive(response.blob(), BROKEN));
+}
+
+/** Offer bytes or a text as a file. */
+export function saveFile(name, content) {
+  const blob = content instanceof Blob ? content : new Blob([content]);
   const link = Object.assign(document.createElement("a"), { href: URL.createObjectURL(blob), download: name });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);

@@ -1,27 +1,72 @@
-/** Assistants: list, create, delete. */
+/** Assistants: list, create, edit, delete. */
 
-import { post, remove } from "./api.js";
+import { get, getAll, post, remove } from "./api.js";
 import { ModelField } from "./model_field.js";
-import { Action, Field, Form, html, parseJson, Table, Time, useList } from "./ui.js";
+import { Action, ErrorBox, Field, Form, html, notify, parseJson, Table, Time, useList, useLoad } from "./ui.js";
 
-export function AssistantsView() {
+const SEARCH = "file_search";
+const STORE = "store ";
+
+export function AssistantsView({ id }) {
+  return id ? html`<${Assistant} id=${id} />` : html`<${AssistantList} />`;
+}
+
+function AssistantList() {
   const list = useList("v1/assistants");
-  const create = async ({ name, model, instructions, tools }) => {
-    await post("v1/assistants", { name, model, instructions, tools: tools.trim() ? parseJson(tools, "Tools") : [] });
+  const create = async values => {
+    await post("v1/assistants", toBody(values));
     await list.reload();
   };
   return html`<details class="panel"><summary>New assistant</summary>
-      <${Form} label="New assistant" submit="Create" onSubmit=${create}>
-        <${Field} label="Name" name="name" maxlength="256" required /><${ModelField} />
-        <${Field} label="Instructions"><textarea name="instructions" rows="3" /><//>
-        <${Field} label="Tools" hint="A JSON array, as in the API's field tools"><textarea class="code" name="tools" rows="3" /><//><//></details>
+      <${Form} label="New assistant" submit="Create" onSubmit=${create}><${Fields} /><//></details>
     <${Table} caption="Assistants" ...${list} columns=${[
-      ["Name", row => row.name ?? row.id],
+      ["Name", row => html`<a href=${`#/assistants/${row.id}`}>${row.name ?? row.id}</a>`],
       ["Id", row => html`<code>${row.id}</code>`],
       ["Model", row => row.model],
       ["Instructions", row => row.instructions ?? "–"],
       ["Tools", row => row.tools.map(tool => tool.function?.name ?? tool.type).join(", ") || "–"],
       ["Created", row => html`<${Time} value=${row.created_at} />`],
-      ["", row => html`<${Action} class="danger" confirm="Delete this assistant?" run=${async () => { await remove(`v1/assistants/${row.id}`); await list.reload(); }}>Delete<//>`],
+      ["", row => html`<${Action} class="danger" confirm=${`Delete the assistant "${row.name ?? row.id}"?`} run=${async () => { await remove(`v1/assistants/${row.id}`); await list.reload(); }}>Delete<//>`],
     ]} />`;
+}
+
+function Assistant({ id }) {
+  const path = `v1/assistants/${id}`;
+  const { data, error, replace } = useLoad(() => get(path), [id]);
+  const save = async values => {
+    replace(await post(path, toBody(values)));
+    notify("Saved.");
+  };
+  if (error) return html`<${ErrorBox} error=${error} />`;
+  if (!data) return html`<p class="muted" role="status">Loading…</p>`;
+  return html`<p><a href="#/assistants">All assistants</a></p>
+    <h2>${data.name ?? id}</h2>
+    <div class="card narrow"><${Form} label="Assistant" submit="Save" onSubmit=${save}><${Fields} assistant=${data} /><//></div>`;
+}
+
+/** The fields of an assistant, with its values. */
+function Fields({ assistant }) {
+  const stores = useLoad(() => getAll("v1/vector_stores"), []);
+  const chosen = assistant?.tool_resources?.file_search?.vector_store_ids ?? [];
+  const tools = assistant?.tools.length ? JSON.stringify(assistant.tools, null, 2) : "";
+  return html`<${Field} label="Name" name="name" maxlength="256" required value=${assistant?.name} />
+    <${Field} label="Description" name="description" maxlength="512" value=${assistant?.description} />
+    <${ModelField} value=${assistant?.model} />
+    <${Field} label="Instructions"><textarea name="instructions" rows="3">${assistant?.instructions}</textarea><//>
+    <${Field} label="Temperature" name="temperature" type="number" min="0" max="2" step="0.1" value=${assistant?.temperature} />
+    <${Field} label="Tools" hint="A JSON array, as in the API's field tools"><textarea class="code" name="tools" rows="3">${tools}</textarea><//>
+    ${stores.data?.length > 0 && html`<fieldset class="choices"><legend>Vector stores that it searches</legend>
+      ${stores.data.map(({ id, name }) => html`<label key=${id}><input type="checkbox" name=${STORE + id} checked=${chosen.includes(id)} /> ${name || id}</label>`)}</fieldset>`}`;
+}
+
+/** The body of a request from the values of a form. Stores are searched with the tool for it. */
+function toBody({ name, description, model, instructions, temperature, tools, ...rest }) {
+  const stores = Object.keys(rest).filter(key => key.startsWith(STORE)).map(key => key.slice(STORE.length));
+  const all = tools.trim() ? parseJson(tools, "Tools") : [];
+  if (stores.length && Array.isArray(all) && !all.some(({ type }) => type === SEARCH)) all.push({ type: SEARCH });
+  return {
+    name, description, model, instructions, tools: all,
+    temperature: temperature === "" ? null : Number(temperature),
+    tool_resources: { file_search: { vector_store_ids: stores } },
+  };
 }

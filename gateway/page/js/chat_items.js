@@ -62,3 +62,20 @@ function toAttachment(part) {
   const { data, format } = part.input_audio;
   return { name: "sound", kind: "audio", url: `data:audio/${format};base64,${data}`, part };
 }
+
+/** Messages as Markdown, with the calls of tools and their outputs as code. */
+export function toMarkdown(messages) {
+  return messages.map(({ role, text, attachments = [], calls = [] }) => [
+    `## ${role === "user" ? "User" : "Assistant"}`,
+    ...attachments.map(({ name }) => `*Attached: ${name}*`),
+    text,
+    ...calls.map(call => `Call of \`${call.name}\`:\n\n${fence(call.arguments)}\n\nOutput:\n\n${fence(call.output)}`),
+  ].filter(Boolean).join("\n\n")).join("\n\n") + "\n";
+}
+
+/** A text as a block of code, which no backticks in it end. */
+function fence(text) {
+  const longest = Math.max(2, ...(text.match(/`+/g) ?? []).map(each => each.length));
+  const marks = "`".repeat(longest + 1);
+  return `${marks}\n${text}\n${marks}`;
+}

@@ -1,12 +1,12 @@
 /** Conversations that the server stores: list, items, and answers that continue one. */
 
 import { useState } from "preact/hooks";
-import { get, getAll, post, remove, streamEvents } from "./api.js";
-import { fromItems, toItems } from "./chat_items.js";
+import { get, getAll, post, remove, saveFile, streamEvents } from "./api.js";
+import { fromItems, toItems, toMarkdown } from "./chat_items.js";
 import { startChat } from "./chat_state.js";
 import { addResponseEvent, ItemLog, liveItems, NO_EVENTS } from "./items.js";
 import { ModelField } from "./model_field.js";
-import { Action, ErrorBox, Field, Form, html, Table, Time, useList, useLoad } from "./ui.js";
+import { Action, ErrorBox, Field, Form, html, parseJson, Table, Time, useList, useLoad } from "./ui.js";
 
 export function ConversationsView({ id }) {
   return id ? html`<${Conversation} id=${id} />` : html`<${ConversationList} />`;
@@ -14,12 +14,13 @@ export function ConversationsView({ id }) {
 
 function ConversationList() {
   const list = useList("v1/conversations");
-  const create = async ({ title }) => {
-    const { id } = await post("v1/conversations", title ? { metadata: { title } } : {});
-    location.hash = `#/conversations/${id}`;
+  const create = async ({ title, file }) => {
+    const items = file.size ? parseJson(await file.text(), "File") : [];
+    location.hash = `#/conversations/${await storeItems(items, title)}`;
   };
   return html`<details class="panel"><summary>New conversation</summary>
-      <${Form} label="New conversation" submit="Create" onSubmit=${create}><${Field} label="Title" name="title" maxlength="512" /><//></details>
+      <${Form} label="New conversation" submit="Create" onSubmit=${create}><${Field} label="Title" name="title" maxlength="512" />
+        <${Field} label="Items" name="file" type="file" accept=".json" hint="A JSON array of items, as a conversation is saved; may be empty" /><//></details>
     <${Table} caption="Conversations" ...${list} columns=${[
       ["Conversation", row => html`<a href=${`#/conversations/${row.id}`}>${row.metadata.title ?? row.id}</a>`],
       ["Created", row => html`<${Time} value=${row.created_at} />`],
@@ -55,7 +56,9 @@ function Conversation({ id }) {
   const shown = [...items.rows.toReversed(), ...(live ?? [])];
   return html`<p><a href="#/conversations">All conversations</a></p>
     <div class="row"><h2>${title}</h2>
-      <${Action} run=${async () => openInChat(title, await getAll(`${path}/items`))}>Open a copy in the chat<//></div>
+      <${Action} run=${async () => openInChat(title, await getAll(`${path}/items`))}>Open a copy in the chat<//>
+      <${Action} run=${async () => saveFile(`${id}.json`, JSON.stringify(await getAll(`${path}/items`), null, 2))}>Save as JSON<//>
+      <${Action} run=${async () => saveFile(`${id}.md`, toMarkdown(fromItems(await getAll(`${path}/items`))))}>Save as Markdown<//></div>
     ${shown.length > 0 && html`<${ItemLog} items=${shown} label="Items" aria-busy=${live !== null} hasOlder=${items.hasMore} loadOlder=${items.more} />`}
     ${!shown.length && html`<p class="muted">It has no items yet.</p>`}
     <div class="card narrow"><${Form} label="Continue" submit="Send" onSubmit=${send}>
@@ -68,11 +71,14 @@ function openInChat(title, items) {
 }
 
 /** Store the messages of the chat as a conversation; returns its id. */
-export async function storeChat(messages, title) {
-  const items = toItems(messages);
-  const { id } = await post("v1/conversations", { metadata: { title: title.slice(0, 512) }, items: items.slice(0, 20) });
-  for (let at = 20; at < items.length; at += 20) {
-    await post(`v1/conversations/${id}/items`, { items: items.slice(at, at + 20) });
+export const storeChat = (messages, title) => storeItems(toItems(messages), title);
+
+async function storeItems(items, title) {
+  const made = items.map(({ id, status, ...item }) => item); // they get new ids
+  const metadata = title ? { title: title.slice(0, 512) } : {};
+  const { id } = await post("v1/conversations", { metadata, items: made.slice(0, 20) });
+  for (let at = 20; at < made.length; at += 20) {
+    await post(`v1/conversations/${id}/items`, { items: made.slice(at, at + 20) });
   }
   return id;
 }

@@ -1,7 +1,8 @@
 /** Threads: messages, and runs with their steps while they happen. */
 
 import { useEffect, useReducer, useRef, useState } from "preact/hooks";
-import { get, getAll, post, remove, streamEvents } from "./api.js";
+import { get, getAll, post, remove, saveFile, streamEvents } from "./api.js";
+import { toMarkdown } from "./chat_items.js";
 import { Markdown } from "./markdown.js";
 import { Transcript } from "./transcript.js";
 import { Action, ErrorBox, Field, Form, html, Json, notify, Status, Table, Time, useList, useLoad } from "./ui.js";
@@ -57,7 +58,9 @@ function Thread({ id }) {
   const isWaiting = live?.run?.status === "requires_action";
   const shown = messages.rows?.filter(message => !(message.id in (live?.texts ?? {}))).reverse();
   return html`<p><a href="#/threads">All threads</a></p>
-    <h2><code>${id}</code></h2>
+    <div class="row"><h2><code>${id}</code></h2>
+      <${Action} run=${async () => saveFile(`${id}.json`, JSON.stringify(await getAll(`${path}/messages`), null, 2))}>Save as JSON<//>
+      <${Action} run=${async () => saveFile(`${id}.md`, toMarkdown((await getAll(`${path}/messages`)).map(fromMessage)))}>Save as Markdown<//></div>
     ${(shown?.length || live) && html`<div class="items"><${Transcript} label="Messages" aria-busy=${live?.isRunning ?? false} first=${shown?.[0]?.id} hasOlder=${messages.hasMore} loadOlder=${messages.more}>
       ${shown?.map(message => html`<${Message} key=${message.id} message=${message} />`)}
       ${Object.entries(live?.texts ?? {}).map(([key, text]) => html`<article key=${key} class="message model" aria-label="Model"><${Markdown} text=${text} /></article>`)}
@@ -79,9 +82,14 @@ function Thread({ id }) {
     ]} />`;
 }
 
+/** A message of a thread as one of the chat. */
+function fromMessage({ role, content }) {
+  return { role, text: content.filter(part => part.type === "text").map(part => part.text.value).join("\n") };
+}
+
 function Message({ message }) {
   const isUser = message.role === "user";
-  const text = message.content.filter(part => part.type === "text").map(part => part.text.value).join("\n");
+  const { text } = fromMessage(message);
   return html`<article class=${`message ${isUser ? "user" : "model"}`} aria-label=${isUser ? "You" : "Model"}>
     ${isUser ? html`<p class="text">${text}</p>` : html`<${Markdown} text=${text} />`}</article>`;
 }

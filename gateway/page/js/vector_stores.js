@@ -44,12 +44,18 @@ function VectorStore({ id }) {
           <${Field} label="Or a stored file" name="stored" placeholder="file-…" /><//></section></div>
     <h2>Files</h2>
     <${Table} caption="Files of the store" ...${files} columns=${[
-      ["File", row => html`<code>${row.id}</code>`],
+      ["File", row => html`<${FileName} id=${row.id} /><br /><small><code>${row.id}</code></small>`],
       ["Status", row => html`<${Status} value=${row.status} />${row.last_error && html`<p class="error">${row.last_error.message}</p>`}`],
       ["Size", row => formatBytes(row.usage_bytes), true],
       ["Added", row => html`<${Time} value=${row.created_at} />`],
       ["", row => html`<${Action} class="danger" confirm="Remove this file from the store?" run=${async () => { await remove(`${path}/files/${row.id}`); await files.reload(); }}>Remove<//>`],
     ]} />`;
+}
+
+/** The name of a stored file, which lists of stores do not have. */
+function FileName({ id }) {
+  const { data } = useLoad(() => get(`v1/files/${id}`), [id]);
+  return data?.filename ?? "";
 }
 
 function Search({ path }) {

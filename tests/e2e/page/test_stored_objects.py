@@ -1,9 +1,11 @@
 """The views of stored objects: the main act of each, in Chromium with the demo model."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from playwright.async_api import Browser, Locator, Page, expect
 
@@ -109,6 +111,63 @@ async def test_a_run_shows_its_steps(tab: Tab) -> None:
     await expect(run.get_by_role("listitem")).to_have_count(2)
     runs = tab.page.get_by_role("region", name="Runs")
     await expect(runs).to_contain_text("completed")
+
+
+async def test_an_assistant_is_edited_whole(browser: Browser, searchable: Corral) -> None:
+    """Its functions and vector stores too; what was not changed stays."""
+    async with httpx.AsyncClient(base_url=searchable.api, trust_env=False) as client:
+        store = (await client.post("/vector_stores", json={"name": "Shelf"})).json()["id"]
+        body = {"model": MODEL, "name": "Clerk", "instructions": "Be brief.", "temperature": 0.5}
+        created = (await client.post("/assistants", json=body)).json()["id"]
+        async with open_tab(browser, searchable.url) as tab:
+            await tab.go(f"assistants/{created}")
+            form = tab.page.get_by_role("form", name="Assistant")
+            await form.get_by_label("Tools").fill(json.dumps([WEATHER]))
+            await form.get_by_label("Shelf").check()
+            await form.get_by_role("button", name="Save").click()
+            await expect(tab.page.get_by_text("Saved.")).to_be_visible()
+            await tab.page.reload()
+            await expect(form.get_by_label("Shelf")).to_be_checked()
+            await expect(form.get_by_label("Tools")).to_have_value(re.compile("file_search"))
+        changed = (await client.get(f"/assistants/{created}")).json()
+
+    assert {name: changed[name] for name in body} == body
+    assert [tool["type"] for tool in changed["tools"]] == ["function", "file_search"]
+    assert changed["tool_resources"]["file_search"]["vector_store_ids"] == [store]
+
+
+async def test_a_conversation_is_saved_and_read_again(
+    tab: Tab, server: Corral, tmp_path: Path
+) -> None:
+    """As JSON with all items, and as Markdown for people."""
+    items = [
+        {"type": "message", "role": "user", "content": f"question {number}"} for number in range(19)
+    ]
+    items += [{"type": "message", "role": "assistant", "content": "the answer"}] * 60
+    async with httpx.AsyncClient(base_url=server.api, trust_env=False) as client:
+        created = (await client.post("/conversations", json={"items": items[:19]})).json()["id"]
+        for at in range(19, len(items), 20):
+            more = {"items": items[at : at + 20]}
+            await client.post(f"/conversations/{created}/items", json=more)
+        await tab.go(f"conversations/{created}")
+        for kind in ("JSON", "Markdown"):
+            async with tab.page.expect_download() as started:
+                await tab.page.get_by_role("button", name=f"Save as {kind}").click()
+            await (await started.value).save_as(tmp_path / kind)
+        await tab.go("conversations")
+        form = await open_form(tab.page, "New conversation")
+        saved = {"name": "saved.json", "mimeType": "application/json"}
+        content = (tmp_path / "JSON").read_bytes()
+        await form.get_by_label("Items").set_input_files([{**saved, "buffer": content}])
+        await form.get_by_role("button", name="Create").click()
+        await expect(tab.page.get_by_text("the answer").last).to_be_visible()
+        copy = tab.page.url.rpartition("/")[2]
+        url = f"/conversations/{copy}/items?limit=100"
+        copied = (await client.get(url)).json()["data"]
+
+    assert copy != created
+    assert len(copied) == len(items)
+    assert (tmp_path / "Markdown").read_text().count("## User\n\nquestion") == 19
 
 
 async def test_a_file_is_stored_and_downloaded(tab: Tab, tmp_path: Path) -> None:
