@@ -1,6 +1,7 @@
 /** The model, the sampling options and the tools of the chat. */
 
-import { model, models, setSetting, settings } from "./chat_state.js";
+import { useState } from "preact/hooks";
+import { model, models, presets, setSetting, settings } from "./chat_state.js";
 import { Field, html } from "./ui.js";
 
 /** `[field, label, attributes]` of the number inputs. */
@@ -26,13 +27,35 @@ export function ChatSettings() {
         ${(models.value ?? []).map(each => html`<option value=${each.id}>${each.id}</option>`)}</select><//>
       ${model.value && html`<p class="muted">${describe(model.value)}</p>`}
       <${Field} label="System message"><textarea rows="3" value=${values.system} onInput=${input("system")} /><//>
+      <${Presets} />
       <div class="grid">${SAMPLING.map(([name, label, attributes]) => html`<${Field} key=${name} label=${label} type="number" ...${attributes} value=${values[name]} onInput=${input(name)} />`)}</div>
       <${Field} label="Reasoning effort"><select value=${values.effort} onChange=${input("effort")}>
         ${EFFORTS.map(each => html`<option value=${each}>${each || "the model's default"}</option>`)}</select><//>
       <${Field} label="Tools" hint="A JSON array, as in the API's field tools"><textarea class="code" rows="4" placeholder=${TOOLS_EXAMPLE} value=${values.tools} onInput=${input("tools")} /><//>
+      <${Field} label="JSON schema" hint="The answer is JSON that satisfies it"><textarea class="code" rows="2" placeholder=${'{"type": "object", …}'} value=${values.schema} onInput=${input("schema")} /><//>
       <${Field} label="Other fields" hint="A JSON object that is added to the request"><textarea class="code" rows="2" placeholder=${'{"stop": ["END"]}'} value=${values.extra} onInput=${input("extra")} /><//>
     </div>
   </details>`;
+}
+
+/** System messages that are kept under names. */
+function Presets() {
+  const [name, setName] = useState("");
+  const kept = presets.value;
+  const isKept = Object.hasOwn(kept, name);
+  const save = () => { presets.value = { ...kept, [name]: settings.value.system }; };
+  const remove = () => {
+    const { [name]: _, ...rest } = kept;
+    presets.value = rest;
+  };
+  const choose = event => {
+    setName(event.target.value);
+    if (Object.hasOwn(kept, event.target.value)) setSetting("system", kept[event.target.value]);
+  };
+  return html`<div class="row presets"><input list="presets" aria-label="Preset" placeholder="Preset" value=${name} onInput=${choose} />
+    <datalist id="presets">${Object.keys(kept).map(each => html`<option value=${each} />`)}</datalist>
+    <button type="button" disabled=${!name.trim()} onClick=${save}>Keep</button>
+    <button type="button" disabled=${!isKept} onClick=${remove}>Forget</button></div>`;
 }
 
 function describe({ state, max_model_len: context, input_modalities: modalities }) {

@@ -7,9 +7,10 @@ import { parseJson } from "./ui.js";
 
 const CHAT_ITEM = "corral.chat"; // the tab's chat, and what is typed
 const SETTINGS_ITEM = "corral.chat.settings";
+const PRESETS_ITEM = "corral.chat.presets";
 const SAVE_INTERVAL_MS = 1000;
 const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "max_tokens", "seed"];
-const DEFAULTS = { model: "", system: "", effort: "", tools: "", extra: "", ...Object.fromEntries(NUMBERS.map(name => [name, ""])) };
+const DEFAULTS = { model: "", system: "", effort: "", tools: "", schema: "", extra: "", ...Object.fromEntries(NUMBERS.map(name => [name, ""])) };
 const stored = readJson(sessionStorage, CHAT_ITEM);
 
 /** The open chat: `{id, title, isPinned, changedAt, leaf}`; stored with its first message. `leaf` is the last message. */
@@ -28,6 +29,8 @@ const children = computed(() => Map.groupBy(nodes.value, node => node.parent));
 /** What is typed, and attached: `{text, attachments}`. */
 export const draft = signal({ text: stored.draft ?? "", attachments: [] });
 export const settings = signal({ ...DEFAULTS, ...readJson(localStorage, SETTINGS_ITEM) });
+/** System messages by name. */
+export const presets = signal(readJson(localStorage, PRESETS_ITEM));
 export const models = signal(null);
 export const modelsError = signal(null);
 /** The model of the next request. */
@@ -37,6 +40,7 @@ export const running = signal(null);
 
 effect(() => { writeJson(sessionStorage, CHAT_ITEM, { id: chat.value.id, draft: draft.value.text }); });
 effect(() => { writeJson(localStorage, SETTINGS_ITEM, settings.value); });
+effect(() => { writeJson(localStorage, PRESETS_ITEM, presets.value); });
 store.watchChats(id => { if (id === chat.value.id) readAgain(); });
 addEventListener("pagehide", leave);
 if (stored.id) restore();
@@ -270,7 +274,7 @@ function addChunk(answer, chunk) {
 }
 
 function buildRequest(history) {
-  const { system, effort, tools, extra } = settings.value;
+  const { system, effort, tools, schema, extra } = settings.value;
   const body = { model: model.value?.id, stream: true, stream_options: { include_usage: true } };
   body.messages = [...(system ? [{ role: "system", content: system }] : []), ...history.flatMap(toWire)];
   for (const name of NUMBERS) {
@@ -278,6 +282,7 @@ function buildRequest(history) {
   }
   if (effort) body.reasoning_effort = effort;
   if (tools.trim()) body.tools = parseJson(tools, "Tools");
+  if (schema.trim()) body.response_format = { type: "json_schema", json_schema: { name: "answer", schema: parseJson(schema, "JSON schema") } };
   if (extra.trim()) Object.assign(body, parseJson(extra, "Other fields"));
   return body;
 }

@@ -130,3 +130,12 @@ function App() {
 }
 
 render(html`<${App} />`, document.getElementById("app"));
+
+/** Keep the page's files for times without the server, where browsers allow it: on loopback and over HTTPS. */
+async function keepPage() {
+  const worker = window.trustedTypes?.createPolicy("corral", { createScriptURL: () => "worker.js" }).createScriptURL("") ?? "worker.js";
+  await navigator.serviceWorker.register(worker);
+  const { active } = await navigator.serviceWorker.ready;
+  active.postMessage([document.baseURI.split("#")[0], ...performance.getEntriesByType("resource").map(({ name }) => name)]);
+}
+if (navigator.serviceWorker) keepPage().catch(() => {}); // some browsers forbid it in private windows

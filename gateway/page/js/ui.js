@@ -31,11 +31,13 @@ export function Notice() {
 export function useLoad(load, inputs) {
   const [state, setState] = useState({});
   const latest = useRef(0);
+  const current = useRef(load);
+  current.current = load; // also for a caller that holds an earlier `reload`
   const reload = useCallback(async () => {
     const number = ++latest.current;
     let next;
     try {
-      next = { data: await load() };
+      next = { data: await current.current() };
     } catch (error) {
       next = { error };
     }

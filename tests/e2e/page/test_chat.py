@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,30 @@ async def test_settings_are_sent_with_the_request(tab: Tab) -> None:
         "max_tokens": 3,
         "top_k": 5,
     }
+
+
+async def test_a_preset_is_kept_and_chosen(tab: Tab) -> None:
+    """A system message under a name, also after a reload."""
+    await open_chat(tab)
+    await tab.page.get_by_label("System message").fill("Be brief.")
+    await tab.page.get_by_label("Preset").fill("Brief")
+    await tab.page.get_by_role("button", name="Keep").click()
+    await tab.page.get_by_label("System message").fill("")
+    await tab.page.reload()
+    await tab.page.get_by_label("Preset").fill("Brief")
+
+    await expect(tab.page.get_by_label("System message")).to_have_value("Be brief.")
+    await tab.page.get_by_role("button", name="Forget").click()
+    await expect(tab.page.get_by_role("button", name="Forget")).to_be_disabled()
+
+
+async def test_an_answer_satisfies_a_schema(tab: Tab) -> None:
+    """That of the settings."""
+    await open_chat(tab)
+    await tab.page.get_by_label("JSON schema").fill('{"enum": ["yes", "no"]}')
+    await ask_and_wait(tab, CAPITAL)
+
+    await expect(answers(tab).locator(".markdown")).to_have_text(re.compile(r'^\s*"(yes|no)"\s*$'))
 
 
 async def test_a_tool_call_is_shown_and_its_output_sent(tab: Tab) -> None:

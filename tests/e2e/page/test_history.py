@@ -171,3 +171,21 @@ async def test_former_answers_are_not_made_again(browser: Browser, server: Corra
             await log.get_by_role("button", name="Show older").press("Enter")
         await expect(log.get_by_role("article")).to_have_count(202)
         await expect(log.get_by_text("user 0", exact=True)).to_be_attached()
+
+
+async def test_chats_are_read_without_the_server(tab: Tab) -> None:
+    """The page's own files are kept; what needs the server says that it cannot be reached."""
+    tab.allowed = ("Failed to load resource: net::ERR_INTERNET_DISCONNECTED",)
+    await open_chat(tab)
+    await ask_and_wait(tab, CAPITAL)
+    await tab.page.evaluate("navigator.serviceWorker.ready.then(() => null)")
+    await tab.page.reload()  # the worker keeps what it serves
+    await expect(answers(tab)).to_contain_text("Paris")
+    await tab.page.context.set_offline(True)
+    await tab.page.reload()
+
+    await expect(answers(tab)).to_contain_text("Paris")
+    await expect(tab.page.get_by_role("log").get_by_role("alert")).to_contain_text(
+        "The server cannot be reached."
+    )
+    await tab.page.context.set_offline(False)
