@@ -91,6 +91,7 @@ function ModelMessage({ message, isLast }) {
   const isRunning = message.state === "running";
   return html`<article class="message model" aria-label="Model">
     ${message.reasoning && html`<details class="reasoning"><summary>Reasoning</summary><p class="text">${message.reasoning}</p></details>`}
+    ${message.searches?.length > 0 && html`<p class="muted">Searched: ${message.searches.join("; ")}</p>`}
     ${message.text && html`<${Markdown} text=${message.text} />`}
     ${isRunning && html`<span class="cursor" role="img" aria-label="Generating"></span>`}
     ${message.calls.length > 0 && html`<${ToolCalls} message=${message} isLast=${isLast && !isRunning} />`}

@@ -1,8 +1,9 @@
 /** The model, the sampling options and the tools of the chat. */
 
 import { useState } from "preact/hooks";
+import { getAll } from "./api.js";
 import { model, models, presets, setSetting, settings } from "./chat_state.js";
-import { Field, html } from "./ui.js";
+import { Field, html, useLoad } from "./ui.js";
 
 /** `[field, label, attributes]` of the number inputs. */
 const SAMPLING = [
@@ -32,10 +33,20 @@ export function ChatSettings() {
       <${Field} label="Reasoning effort"><select value=${values.effort} onChange=${input("effort")}>
         ${EFFORTS.map(each => html`<option value=${each}>${each || "the model's default"}</option>`)}</select><//>
       <${Field} label="Tools" hint="A JSON array, as in the API's field tools"><textarea class="code" rows="4" placeholder=${TOOLS_EXAMPLE} value=${values.tools} onInput=${input("tools")} /><//>
+      <${StoreField} value=${values.search} onChange=${input("search")} />
       <${Field} label="JSON schema" hint="The answer is JSON that satisfies it"><textarea class="code" rows="2" placeholder=${'{"type": "object", …}'} value=${values.schema} onInput=${input("schema")} /><//>
       <${Field} label="Other fields" hint="A JSON object that is added to the request"><textarea class="code" rows="2" placeholder=${'{"stop": ["END"]}'} value=${values.extra} onInput=${input("extra")} /><//>
     </div>
   </details>`;
+}
+
+/** The vector store that the server searches by itself; absent while there is none. */
+function StoreField({ value, onChange }) {
+  const { data } = useLoad(() => getAll("v1/vector_stores"), []);
+  if (!data?.length && !value) return null;
+  return html`<${Field} label="Search in" hint="The model searches this vector store by itself"><select value=${value} onChange=${onChange}>
+    <option value="">nothing</option>
+    ${data?.map(each => html`<option value=${each.id}>${each.name || each.id}</option>`)}</select><//>`;
 }
 
 /** System messages that are kept under names. */

@@ -2,15 +2,14 @@
 
 import { batch, computed, effect, signal } from "@preact/signals";
 import { get, streamEvents } from "./api.js";
+import { makeRequest, NUMBERS } from "./chat_request.js";
 import * as store from "./chat_store.js";
-import { parseJson } from "./ui.js";
 
 const CHAT_ITEM = "corral.chat"; // the tab's chat, and what is typed
 const SETTINGS_ITEM = "corral.chat.settings";
 const PRESETS_ITEM = "corral.chat.presets";
 const SAVE_INTERVAL_MS = 1000;
-const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "max_tokens", "seed"];
-const DEFAULTS = { model: "", system: "", effort: "", tools: "", schema: "", extra: "", ...Object.fromEntries(NUMBERS.map(name => [name, ""])) };
+const DEFAULTS = { model: "", system: "", effort: "", tools: "", schema: "", search: "", extra: "", ...Object.fromEntries(NUMBERS.map(name => [name, ""])) };
 const stored = readJson(sessionStorage, CHAT_ITEM);
 
 /** The open chat: `{id, title, isPinned, changedAt, leaf}`; stored with its first message. `leaf` is the last message. */
@@ -18,8 +17,8 @@ export const chat = signal(newChat());
 /**
  * Messages of all branches of the open chat, oldest first. All have `{id, chat, parent, at, text}`.
  * Of the user: `{role: "user", attachments}`; of the model: `{role: "assistant", reasoning,
- * calls: [{id, name, arguments, output}], state, error, timings}`, where `state` is "running",
- * "done", "stopped" or "failed".
+ * calls: [{id, name, arguments, output}], searches, state, error, timings}`, where `state` is
+ * "running", "done", "stopped" or "failed", and `searches` are the texts that the server searched for.
  */
 const nodes = signal([]);
 /** The messages of the branch that is shown. */
@@ -224,7 +223,7 @@ export async function generate() {
   stop();
   const controller = new AbortController();
   const before = messages.value;
-  let answer = { ...newMessage("assistant", chat.value.leaf), reasoning: "", calls: [], state: "running", error: null, timings: null };
+  let answer = { ...newMessage("assistant", chat.value.leaf), reasoning: "", calls: [], searches: [], state: "running", error: null, timings: null };
   let frame = 0;
   const startedAt = performance.now();
   let savedAt = startedAt;
@@ -235,9 +234,9 @@ export async function generate() {
   store.saveMessages(kept, [...before.slice(-1), answer]); // the last one with the outputs of its calls
   try {
     if (!models.value) await loadModels(); // a message sent at once must name a model too
-    const body = buildRequest(before);
-    for await (const { data } of streamEvents("POST", "v1/chat/completions", { body, signal: controller.signal })) {
-      answer = addChunk(answer, data);
+    const { path, body, add } = makeRequest(model.value?.id, settings.value, before);
+    for await (const { data } of streamEvents("POST", path, { body, signal: controller.signal })) {
+      answer = add(answer, data);
       if (answer.text || answer.reasoning) answer.firstMs ??= performance.now() - startedAt;
       frame ||= requestAnimationFrame(update);
       if (performance.now() - savedAt < SAVE_INTERVAL_MS) continue;
@@ -254,47 +253,4 @@ export async function generate() {
     if (isShown()) running.value = null;
   });
   store.saveMessages(chat.value.id === kept.id ? chat.value : kept, [answer]);
-}
-
-function addChunk(answer, chunk) {
-  const delta = chunk.choices[0]?.delta ?? {};
-  const calls = [...answer.calls];
-  for (const { index, id, function: { name, arguments: text } } of delta.tool_calls ?? []) {
-    const call = calls[index] ?? { id: "", name: "", arguments: "", output: "" };
-    calls[index] = { ...call, id: id ?? call.id, name: name ?? call.name, arguments: call.arguments + (text ?? "") };
-  }
-  return {
-    ...answer, calls,
-    text: answer.text + (delta.content ?? ""),
-    reasoning: answer.reasoning + (delta.reasoning_content ?? ""),
-    finish: chunk.choices[0]?.finish_reason ?? answer.finish,
-    timings: chunk.timings ?? answer.timings,
-    usage: chunk.usage ?? answer.usage,
-  };
-}
-
-function buildRequest(history) {
-  const { system, effort, tools, schema, extra } = settings.value;
-  const body = { model: model.value?.id, stream: true, stream_options: { include_usage: true } };
-  body.messages = [...(system ? [{ role: "system", content: system }] : []), ...history.flatMap(toWire)];
-  for (const name of NUMBERS) {
-    if (settings.value[name] !== "") body[name] = Number(settings.value[name]);
-  }
-  if (effort) body.reasoning_effort = effort;
-  if (tools.trim()) body.tools = parseJson(tools, "Tools");
-  if (schema.trim()) body.response_format = { type: "json_schema", json_schema: { name: "answer", schema: parseJson(schema, "JSON schema") } };
-  if (extra.trim()) Object.assign(body, parseJson(extra, "Other fields"));
-  return body;
-}
-
-function toWire(message) {
-  if (message.role === "user") {
-    const parts = message.attachments.map(each => each.part);
-    const content = parts.length ? [...parts, { type: "text", text: message.text }] : message.text;
-    return [{ role: "user", content }];
-  }
-  if (!message.calls.length) return [{ role: "assistant", content: message.text }];
-  const calls = message.calls.map(call => ({ id: call.id, type: "function", function: { name: call.name, arguments: call.arguments } }));
-  const outputs = message.calls.map(call => ({ role: "tool", tool_call_id: call.id, content: call.output }));
-  return [{ role: "assistant", content: message.text || null, tool_calls: calls }, ...outputs];
 }

@@ -10,6 +10,7 @@ import pytest
 from playwright.async_api import Browser, Locator, Page, expect
 
 from tests.support.browser import Tab, needs_chromium, open_tab
+from tests.support.chat_page import answers, ask_and_wait, open_chat
 from tests.support.minilm import minilm_path
 from tests.support.rpc import CAPITAL
 from tests.support.services import MODEL, Corral, corral_up
@@ -111,6 +112,31 @@ async def test_a_run_shows_its_steps(tab: Tab) -> None:
     await expect(run.get_by_role("listitem")).to_have_count(2)
     runs = tab.page.get_by_role("region", name="Runs")
     await expect(runs).to_contain_text("completed")
+
+
+async def test_the_chat_searches_a_store_by_itself(
+    browser: Browser, searchable: Corral, tmp_path: Path
+) -> None:
+    """The server runs the search, and the answer says what was searched for."""
+    async with searchable.sdk() as client:
+        store = await client.vector_stores.create(name="Rules")
+        text = b"Every employee has thirty days of paid leave each year."
+        await client.vector_stores.files.upload_and_poll(
+            vector_store_id=store.id, file=("leave.txt", text)
+        )
+    async with open_tab(browser, searchable.url) as tab:
+        await open_chat(tab)
+        await tab.page.get_by_label("Search in").select_option("Rules")
+        choice = {"tool_choice": {"type": "file_search"}}
+        await tab.page.get_by_label("Other fields").fill(json.dumps(choice))
+        async with tab.sends("**/v1/responses") as body:
+            await ask_and_wait(tab, "How much leave do I get?")
+
+        assert body["tools"] == [{"type": "file_search", "vector_store_ids": [store.id]}]
+        await expect(answers(tab)).to_contain_text("Searched:")
+        await expect(answers(tab)).to_contain_text("tokens")
+        await ask_and_wait(tab, CAPITAL)
+        await expect(answers(tab)).to_have_count(2)
 
 
 async def test_an_assistant_is_edited_whole(browser: Browser, searchable: Corral) -> None:
