@@ -31,6 +31,7 @@ from inference_svc.engine.kv_cache.copies import CellRefCounts
 from inference_svc.engine.request import NO_ADAPTERS, AdapterStack, SequenceRequest
 
 END_TOKEN = 256
+_MAX_DRAW = 0xFFFF
 VOCABULARY_SIZE = 257
 FAILING_SEED = 666
 FAILING_ADAPTER = Path("damaged.gguf")
@@ -58,7 +59,8 @@ def next_token(
     end_after: int,
     repeats: bool = False,
 ) -> int:
-    """Return the next token of the fake model; about one in `end_after` is the end token.
+    """Return the next token of the fake model; about one in `end_after` is the end token, none
+    where that is above 65,535.
 
     With `repeats`, the next token depends on the last token only, and changes every
     `REPEATED_DRAWS` draws, so that drafts are accepted for a while and then rejected.
@@ -67,7 +69,7 @@ def next_token(
     if repeats:
         text = f"{tokens[-1]}|{seed}|{choice}|{draw // REPEATED_DRAWS}"
     digest = hashlib.blake2b(text.encode(), digest_size=4).digest()
-    if int.from_bytes(digest[:2], "little") % end_after == 0:
+    if end_after <= _MAX_DRAW and int.from_bytes(digest[:2], "little") % end_after == 0:
         return END_TOKEN
     return 97 + digest[2] % 26
 
