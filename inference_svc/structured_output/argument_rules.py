@@ -154,7 +154,9 @@ class ArgumentRules:
             if known[key] is not False and (written := self._key(key, syntax)) is not None
         ]
         extra = schema.get("additionalProperties", not known)
-        if extra is not False and (not known or "additionalProperties" in schema):
+        # Tags that nest repeat the key at the end, which only a known one can.
+        has_extra = not syntax.item and (not known or "additionalProperties" in schema)
+        if has_extra and extra is not False:
             inner = extra if isinstance(extra, dict) else {}
             items.append((partial(self._extra, keys, inner, at), "*"))
         if syntax.between or needs_one:
@@ -194,9 +196,7 @@ class ArgumentRules:
         return self._keyed(before + at.syntax.begin + written, key, schema, at)
 
     def _extra(self, keys: Sequence[str], schema: dict[str, Any], at: _Place, before: str) -> str:
-        """A member with another key; nesting in tags has none, since they repeat the key."""
-        if at.syntax.item:
-            return '""'
+        """A member with another key."""
         is_quoted = at.syntax.quotes_keys
         taken = "|".join(escape(write_text(key) if is_quoted else key) for key in keys)
         others = f" & ~/{taken}/" if keys else ""

@@ -82,6 +82,11 @@ VALUES: dict[str, Any] = {
     "contains": {"type": "array", "items": {"type": "boolean"}, "contains": {"const": True}},
     "properties": {**_OBJECT, "required": ["p"], "additionalProperties": False},
     "additionalProperties": {"type": "object", "additionalProperties": {"type": "integer"}},
+    "properties + additionalProperties": {**_OBJECT, "additionalProperties": {"type": "boolean"}},
+    "name of the argument": {
+        "type": "object", "properties": {"x": _OBJECT}, "required": ["x"],
+        "additionalProperties": False,
+    },
     "patternProperties": {
         "type": "object", "patternProperties": {"^a": {"type": "integer"}},
         "additionalProperties": False,
