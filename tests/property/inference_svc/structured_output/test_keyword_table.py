@@ -79,6 +79,9 @@ VALUES: dict[str, Any] = {
         "type": "array", "prefixItems": [{"type": "integer"}], "items": False, "minItems": 1,
     },
     "uniqueItems": {"type": "array", "items": {"type": "boolean"}, "uniqueItems": True},
+    "uniqueItems or a number": {
+        "anyOf": [{"type": "array", "uniqueItems": True}, {"type": "number", "minimum": 0.5}],
+    },
     "contains": {"type": "array", "items": {"type": "boolean"}, "contains": {"const": True}},
     "properties": {**_OBJECT, "required": ["p"], "additionalProperties": False},
     "additionalProperties": {"type": "object", "additionalProperties": {"type": "integer"}},
@@ -156,7 +159,8 @@ _WITHOUT_JSON = FAMILIES_OF_SYNTAXES[2:]
 REFUSED: dict[str, Collection[ToolCallFormat]] = {
     **dict.fromkeys(
         (
-            "oneOf, overlapping", "oneOf of numbers", "not", "if", "uniqueItems", "contains",
+            "oneOf, overlapping", "oneOf of numbers", "not", "if", "uniqueItems",
+            "uniqueItems or a number", "contains",
             "propertyNames", "maxProperties", "dependentRequired", "dependentSchemas",
             "unevaluatedProperties", "propertyNames of all", "dependentRequired of all",
             "dependentSchemas of all", "unevaluatedProperties of all",
