@@ -20,6 +20,7 @@ from inference_svc.structured_output.schemas import (
     Alternative,
     Report,
     alternatives,
+    differ_in_types,
     members,
     plain_object,
     required,
@@ -103,8 +104,12 @@ class ArgumentRules:
                 return self._json(schema, schema)
             return f'"{{" {self._members(top, _Place(schema, _JSON, id(_JSON)))} "}}"'
         at = _Place(schema, syntax, id(syntax))
-        texts = []
-        for option in alternatives(schema, schema, self._report):
+        texts, options = [], alternatives(schema, schema, self._report)
+        tells_types = "{" in syntax.key_end or not syntax.has_bare_strings
+        levels = 0 if tells_types else _MAX_DEPTH if syntax.item else 1
+        if differ_in_types(options, schema, levels):
+            self._report("'anyOf' of all arguments")
+        for option in options:
             if option.kind in ("", "object"):
                 if option.combining or option.values is not None:
                     self._report(f"'{option.combining or 'enum'}' of all arguments")
@@ -248,7 +253,7 @@ class ArgumentRules:
 
     def _value(self, options: list[Alternative], end: str, at: _Place) -> str:
         """The rule of a value and its `end`."""
-        if at.syntax.may_quote or (at.syntax.quotes is not None and not at.syntax.quotes):
+        if at.syntax.has_bare_strings:
             texts = self._unquoted(options, end, at)
         else:
             closing = self._marker(end)
@@ -271,6 +276,8 @@ class ArgumentRules:
             if all(option.kind for option in strings):
                 terms += scalar_terms(strings, scalars, self._report)
             texts += self._texts(at.syntax, end, terms)
+        if at.syntax.item and differ_in_types(others, at.root, _MAX_DEPTH):
+            at = at._replace(syntax=replace(at.syntax, item=None))  # in JSON, which tells types
         for option in others:
             value = self._other(option, at)
             if option.kind in ("object", "array") and at.syntax.item:

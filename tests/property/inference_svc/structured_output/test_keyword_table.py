@@ -33,6 +33,9 @@ FAMILIES_OF_SYNTAXES = (
 """One family for each way to write arguments."""
 _OBJECT = {"type": "object", "properties": {"p": {"type": "integer"}, "q": {"type": "boolean"}}}
 _KIND = {"properties": {"k": {"const": "a"}}, "required": ["k"], "type": "object"}
+_BOTH = {"type": "object", "required": ["k", "v"], "additionalProperties": False}
+_TEXT = {**_BOTH, "properties": {"k": {"const": "t"}, "v": {"type": "string"}}}
+_NUMBER = {**_BOTH, "properties": {"k": {"const": "n"}, "v": {"type": "number"}}}
 VALUES: dict[str, Any] = {
     "type": {"type": ["integer", "null"]},
     "type of text": {"type": ["string", "integer", "null"]},
@@ -70,6 +73,16 @@ VALUES: dict[str, Any] = {
     "oneOf of numbers": {"oneOf": [{"type": "integer"}, {"type": "number"}]},
     "oneOf of kinds": {
         "oneOf": [_KIND, {**_KIND, "properties": {"k": {"const": "b"}, "v": {"const": 1}}}]
+    },
+    "anyOf of types": {"type": "object", "anyOf": [_TEXT, _NUMBER]},
+    "anyOf of lists": {
+        "anyOf": [
+            {"type": "array", "items": items, "minItems": 1, "maxItems": 3}
+            for items in ({"type": "string"}, {"type": "integer"}, {"type": "array"})
+        ],
+    },
+    "anyOf in lists": {
+        "type": "array", "items": {"anyOf": [_TEXT, _NUMBER]}, "minItems": 1, "maxItems": 3,
     },
     "not": {"type": "string", "not": {"const": "a"}},
     "if": {"type": "integer", "if": {"minimum": 5}, "then": {"multipleOf": 2}},
@@ -121,8 +134,8 @@ SCHEMAS: dict[str, Any] = {
     **{
         f"{name} of all": {**VALUES[name], "$defs": DEFINITIONS}
         for name in (
-            "allOf of objects", "allOf of closed objects", "anyOf of objects", "oneOf of kinds",
-            "additionalProperties",
+            "allOf of objects", "allOf of closed objects", "anyOf of objects", "anyOf of types",
+            "oneOf of kinds", "additionalProperties",
             "patternProperties", "propertyNames", "minProperties", "dependentRequired",
             "dependentSchemas", "unevaluatedProperties", "false",
         )
@@ -168,6 +181,7 @@ REFUSED: dict[str, Collection[ToolCallFormat]] = {
         FAMILIES_OF_SYNTAXES,
     ),
     "multipleOf + text": _TAGS,
+    "anyOf of types of all": _TAGS,
     **dict.fromkeys(("patternProperties of all", "minProperties of all"), _WITHOUT_JSON),
     **dict.fromkeys(("name 'a\"b'", "name 'a<b'", "name ''"), _WITHOUT_JSON[1:]),
 }  # fmt: skip
