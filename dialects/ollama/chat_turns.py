@@ -93,9 +93,10 @@ def chat_messages(messages: Sequence[ChatMessageBody]) -> list[chat_pb2.ChatMess
             open_calls.answer(f"messages[{index}]", message, proto)
         elif proto.tool_calls:
             open_calls.answer_unnamed()
-            open_calls.add(proto.tool_calls, message.tool_calls or ())
+            open_calls.add(f"messages[{index}]", proto.tool_calls, message.tool_calls or ())
         converted.append(proto)
     open_calls.answer_unnamed()
+    open_calls.check()
     check_media_size(
         (image_path(f"messages[{index}]", number), part)
         for index, message in enumerate(converted)
@@ -170,15 +171,19 @@ class _OpenCalls:
     def __init__(self) -> None:
         self._unnamed: list[tuple[str, ChatMessageBody, chat_pb2.ChatMessage]] = []
         """Results that name no call and no function, behind the last calls."""
-        self._calls: dict[int, chat_pb2.ToolCall] = {}
+        self._calls: dict[int, tuple[str, chat_pb2.ToolCall]] = {}
+        """Calls without a result and their paths, by number."""
         self._queues: dict[tuple[str | None, str | None], deque[int]] = {}
         """Numbers of calls, also of answered ones, by id ("" if sent without) and name; None stands
         for any."""
         self._num_calls = 0
 
-    def add(self, calls: Iterable[chat_pb2.ToolCall], sent: Iterable[MessageCall]) -> None:
-        for call, body in zip(calls, sent, strict=False):  # only those of the assistant count
-            self._calls[self._num_calls] = call
+    def add(
+        self, path: str, calls: Iterable[chat_pb2.ToolCall], sent: Iterable[MessageCall]
+    ) -> None:
+        # Only those of the assistant count.
+        for number, (call, body) in enumerate(zip(calls, sent, strict=False)):
+            self._calls[self._num_calls] = (f"{path}.tool_calls[{number}]", call)
             for key in product((None, body.id or ""), (None, call.name)):
                 self._queues.setdefault(key, deque()).append(self._num_calls)
             self._num_calls += 1
@@ -197,6 +202,12 @@ class _OpenCalls:
             self._pair(*unnamed)
         self._unnamed.clear()
 
+    def check(self) -> None:
+        """Raise InvalidField for the first call without a result."""
+        for path, call in self._calls.values():
+            problem = f"no message with the role 'tool' behind it has the result of '{call.name}'"
+            raise InvalidField(field=path, problem=problem)
+
     def _pair(self, path: str, message: ChatMessageBody, proto: chat_pb2.ChatMessage) -> None:
         """Remove the call that a tool's message answers, the first without a result; set its id.
 
@@ -211,7 +222,7 @@ class _OpenCalls:
         while numbers and numbers[0] not in self._calls:
             numbers.popleft()
         if numbers:
-            call = self._calls.pop(numbers.popleft())
+            _, call = self._calls.pop(numbers.popleft())
             proto.tool_call_id, proto.name = call.id, call.name
             return
         if call_id:

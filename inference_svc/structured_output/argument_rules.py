@@ -20,6 +20,7 @@ from inference_svc.structured_output.schemas import (
     Alternative,
     Report,
     alternatives,
+    differ_in_types,
     members,
     plain_object,
     required,
@@ -103,8 +104,12 @@ class ArgumentRules:
                 return self._json(schema, schema)
             return f'"{{" {self._members(top, _Place(schema, _JSON, id(_JSON)))} "}}"'
         at = _Place(schema, syntax, id(syntax))
-        texts = []
-        for option in alternatives(schema, schema, self._report):
+        texts, options = [], alternatives(schema, schema, self._report)
+        tells_types = "{" in syntax.key_end or not syntax.has_bare_strings
+        levels = 0 if tells_types else _MAX_DEPTH if syntax.item else 1
+        if differ_in_types(options, schema, levels):
+            self._report("'anyOf' of all arguments")
+        for option in options:
             if option.kind in ("", "object"):
                 if option.combining or option.values is not None:
                     self._report(f"'{option.combining or 'enum'}' of all arguments")
@@ -154,7 +159,9 @@ class ArgumentRules:
             if known[key] is not False and (written := self._key(key, syntax)) is not None
         ]
         extra = schema.get("additionalProperties", not known)
-        if extra is not False and (not known or "additionalProperties" in schema):
+        # Tags that nest repeat the key at the end, which only a known one can.
+        has_extra = not syntax.item and (not known or "additionalProperties" in schema)
+        if has_extra and extra is not False:
             inner = extra if isinstance(extra, dict) else {}
             items.append((partial(self._extra, keys, inner, at), "*"))
         if syntax.between or needs_one:
@@ -194,9 +201,7 @@ class ArgumentRules:
         return self._keyed(before + at.syntax.begin + written, key, schema, at)
 
     def _extra(self, keys: Sequence[str], schema: dict[str, Any], at: _Place, before: str) -> str:
-        """A member with another key; nesting in tags has none, since they repeat the key."""
-        if at.syntax.item:
-            return '""'
+        """A member with another key."""
         is_quoted = at.syntax.quotes_keys
         taken = "|".join(escape(write_text(key) if is_quoted else key) for key in keys)
         others = f" & ~/{taken}/" if keys else ""
@@ -248,7 +253,7 @@ class ArgumentRules:
 
     def _value(self, options: list[Alternative], end: str, at: _Place) -> str:
         """The rule of a value and its `end`."""
-        if at.syntax.may_quote or (at.syntax.quotes is not None and not at.syntax.quotes):
+        if at.syntax.has_bare_strings:
             texts = self._unquoted(options, end, at)
         else:
             closing = self._marker(end)
@@ -271,6 +276,8 @@ class ArgumentRules:
             if all(option.kind for option in strings):
                 terms += scalar_terms(strings, scalars, self._report)
             texts += self._texts(at.syntax, end, terms)
+        if at.syntax.item and differ_in_types(others, at.root, _MAX_DEPTH):
+            at = at._replace(syntax=replace(at.syntax, item=None))  # in JSON, which tells types
         for option in others:
             value = self._other(option, at)
             if option.kind in ("object", "array") and at.syntax.item:

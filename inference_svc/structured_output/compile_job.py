@@ -228,8 +228,9 @@ def _has_any(tool: CallableTool, words: Sequence[str]) -> bool:
 
 
 def _is_enforced(tool: CallableTool, tokenizer: LLTokenizer) -> bool:
+    """Whether all of a schema can be enforced, as that of a strict tool must be."""
     try:
-        return not _check_tool(tool, tokenizer).get_grammar_warnings()
+        return not _check_tool(replace(tool, strict=True), tokenizer).get_grammar_warnings()
     except OutputFormatInvalid:
         return False
 

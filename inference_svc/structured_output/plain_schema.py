@@ -18,7 +18,15 @@ _ANNOTATIONS = frozenset(
         "writeOnly",
     )
 )
-_CHECKED = ("format", "$id", "$ref", "uniqueItems", "propertyNames")
+_VOID: dict[str, tuple[Any, ...]] = {
+    "uniqueItems": (False,),
+    "propertyNames": (True, {}, {"type": "string"}),
+    "unevaluatedProperties": (True, {}),
+    "unevaluatedItems": (True, {}),
+    **dict.fromkeys(("dependencies", "dependentRequired", "dependentSchemas"), ({},)),
+}
+"""Values of keywords that limit nothing. llguidance refuses the keywords whatever they say."""
+_CHECKED = ("format", "$id", "$ref", "$schema", *_VOID)
 _BY_NAME = ("properties", "$defs", "definitions", "patternProperties", "dependentSchemas")
 _SINGLE = (
     "items", "additionalProperties", "additionalItems", "not", "if", "then", "else", "contains",
@@ -26,9 +34,12 @@ _SINGLE = (
 )  # fmt: skip
 _LISTED = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
 _WITH_DAY = ("date", "date-time")
-_URI = re.compile(r"[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]*")
-
-
+_URI = re.compile(r"([A-Za-z0-9._~:/?#@!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*")
+_DRAFT = re.compile(
+    r"http://json-schema\.org/draft-0[3467]/schema#?"
+    r"|https://json-schema\.org/draft/(2019-09|2020-12)/schema#?"
+)
+"""The values of `$schema` that llguidance knows."""
 _DEFINITION = re.compile(r"#/(\$defs|definitions)/[^/]*")
 """Refers to what is cleaned, and thus certainly a schema."""
 
@@ -48,11 +59,11 @@ class PlainSchema(NamedTuple):
 
 
 def plain_schema(schema: dict[str, Any], text: str, *, annotations: bool = True) -> PlainSchema:
-    """Remove `uniqueItems` that is false, `propertyNames` that every name fits, unknown formats,
-    each `$id` that is no URI, and, unless `annotations` or a `$ref` to one, the keywords that only
-    describe values, so that more schemas are equal. Formats with a day become patterns. `text` is
-    that of the schema."""
-    cleaner = _Cleaner(annotations=annotations)
+    """Remove keywords whose values limit nothing (`_VOID`), unknown formats and drafts, each `$id`
+    that is no URI or has a fragment that nothing refers to, and, unless `annotations` or a `$ref`
+    to one, the keywords that only describe values, so that more schemas are equal. Formats with a
+    day become patterns. `text` is that of the schema."""
+    cleaner = _Cleaner(text, annotations=annotations)
     plain = cleaner.clean(schema)
     if cleaner.needs_annotations and not annotations:
         return plain_schema(schema, text)
@@ -62,7 +73,8 @@ def plain_schema(schema: dict[str, Any], text: str, *, annotations: bool = True)
 
 
 class _Cleaner:
-    def __init__(self, *, annotations: bool) -> None:
+    def __init__(self, text: str, *, annotations: bool) -> None:
+        self._text = text
         self.has_other_formats = self.has_others = self.needs_annotations = False
         self._removed = frozenset() if annotations else _ANNOTATIONS
 
@@ -85,10 +97,12 @@ class _Cleaner:
         if keyword == "$ref" and isinstance(value, str):
             self.has_others |= not _DEFINITION.fullmatch(value)
             self.needs_annotations |= not _ANNOTATIONS.isdisjoint(value.split("/"))
-        is_name = keyword == "$id" and isinstance(value, str) and not _URI.fullmatch(value)
-        if keyword == "propertyNames":
-            return value is True or value in ({}, {"type": "string"})
-        return is_name or (keyword == "uniqueItems" and value is False)
+        if keyword == "$id" and isinstance(value, str):
+            is_referred = "#" not in value[:-1] or self._text.count(f'"{value}"') > 1
+            return not (_URI.fullmatch(value) and is_referred)
+        if keyword == "$schema":
+            return not (isinstance(value, str) and _DRAFT.fullmatch(value))
+        return any(value == void and type(value) is type(void) for void in _VOID.get(keyword, ()))
 
     def _inner(self, keyword: str, value: Any) -> Any:
         if keyword in _BY_NAME and isinstance(value, dict):

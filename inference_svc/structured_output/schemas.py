@@ -1,7 +1,7 @@
 """The types that a JSON schema allows, each with all its limits: `$ref`, `allOf`, `anyOf`, `oneOf`,
 `enum` and `const` are resolved, so that calls without JSON can be written from the result."""
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from decimal import Decimal
 from functools import reduce
 from typing import Any, NamedTuple
@@ -90,9 +90,31 @@ def alternatives(schema: Any, root: Any, report: Report | None = None) -> list[A
     return _Reader(root, report).read(schema)
 
 
-def options(schema: Any, root: Any) -> Iterator[dict[str, Any]]:
-    """The limits of each type that a schema allows."""
-    return (option.schema for option in alternatives(schema, root))
+def member_schemas(found: Iterable[Alternative], key: str) -> Iterator[Any]:
+    """The schemas that members with a key have in some alternatives, and items if it is "item"."""
+    for each in found:
+        if key in properties(each.schema):
+            yield properties(each.schema)[key]
+        elif key == "item" and "items" in each.schema:
+            yield each.schema["items"]
+
+
+def differ_in_types(found: Sequence[Alternative], root: Any, levels: int) -> bool:
+    """Whether a member or item, up to so many levels inside, may be a string in one of some
+    alternatives and has other types in another one, so that a text without quotes does not tell
+    which it is."""
+    keys = {key for each in found for key in (*properties(each.schema), "item")}
+    for key in keys if levels else ():
+        schemas = {repr(schema): schema for schema in member_schemas(found, key)}
+        if len(schemas) < 2:
+            continue
+        inner = [alternatives(schema, root) for schema in schemas.values()]
+        kinds = {frozenset(option.kind for option in each) for each in inner}
+        if len(kinds) > 1 and any(each & {"", "string"} for each in kinds):
+            return True
+        if differ_in_types([option for each in inner for option in each], root, levels - 1):
+            return True
+    return False
 
 
 class _Reader:

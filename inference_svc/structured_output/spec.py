@@ -65,6 +65,11 @@ class ArgumentSyntax:
     sorts_keys: bool = False
     """Arguments are in alphabetical order."""
 
+    @property
+    def has_bare_strings(self) -> bool:
+        """Whether strings may be without quotes."""
+        return self.may_quote or self.quotes == ()
+
 
 @dataclass(frozen=True, slots=True)
 class ToolCallSyntax:

@@ -102,6 +102,15 @@ class Chat(Client):
         return chat_request(parse_chat({"model": "m", "messages": list(entries)})).conversation
 
 
+class FrugalChat(Chat):
+    """Chats of clients that omit what is empty, as those in Go, unless nothing would be left."""
+
+    def answer(self, sent: Sequence[ChatResponse]) -> list[Json]:
+        (whole,) = super().answer(sent)
+        kept = {name: value for name, value in whole.items() if value}
+        return [kept if len(kept) > 1 else {**kept, "content": ""}]
+
+
 class Messages(Client):
     """Anthropic's messages."""
 

@@ -277,23 +277,24 @@ def _pair_functions(messages: Sequence[Message], converted: Sequence[chat_pb2.Ch
 
 
 def _add_answer(path: str, message: AssistantMessage, proto: chat_pb2.ChatMessage) -> None:
-    """Add what only answers have. Raises MissingField for one without content."""
+    """Add what only answers have. Raises MissingField for one without anything: an answer that was
+    cut off in its reasoning has no content, which some clients then omit."""
+    proto.reasoning = message.reasoning_content or message.reasoning or ""
     is_empty = not (message.tool_calls or message.function_call) and message.refusal is None
-    if is_empty and "content" not in message.model_fields_set:
+    if is_empty and not proto.reasoning and "content" not in message.model_fields_set:
         raise MissingField(field=f"{path}.content")
     if message.refusal is not None:
         proto.parts.add(refusal=message.refusal)
-    elif is_empty and message.content is None:
+    elif is_empty and not proto.parts:
         proto.parts.add(text="")
     for index, call in enumerate(message.tool_calls or ()):
         proto.tool_calls.append(_tool_call(f"{path}.tool_calls[{index}]", call))
-    proto.reasoning = message.reasoning_content or message.reasoning or ""
 
 
 def _parts(path: str, message: Message, files: StoredFiles) -> list[chat_pb2.ContentPart]:
     if isinstance(message.content, str):
         return [chat_pb2.ContentPart(text=message.content)]
-    if message.content is None:
+    if not message.content:
         is_result = isinstance(message, ToolMessage | FunctionMessage)
         return [chat_pb2.ContentPart(text="")] if is_result else []
     return [

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from inference_svc.chat.json_values import json_or_none, json_text
-from inference_svc.structured_output.schemas import alternatives, kind_of, options
+from inference_svc.structured_output.schemas import alternatives, kind_of, member_schemas
 
 
 class OfferedTools:
@@ -49,10 +49,11 @@ class OfferedTools:
 
     def _kinds(self, name: str, path: Sequence[str]) -> frozenset[str]:
         root = _parse_schema(self._schemas.get(name, ""))
-        schema: Any = root
+        found = alternatives(root, root)
         for key in path:
-            schema = _member_schema(schema, key, root)
-        kinds = frozenset(option.kind for option in alternatives(schema, root))
+            schemas = [*member_schemas(found, key)] or [None]
+            found = [option for schema in schemas for option in alternatives(schema, root)]
+        kinds = frozenset(option.kind for option in found)
         return frozenset() if "" in kinds else kinds
 
 
@@ -68,18 +69,6 @@ def _whole_number(text: str) -> int | None:
         return 0
     is_whole = is_whole and number.adjusted() <= sys.float_info.max_10_exp
     return int(number) if is_whole else None
-
-
-def _member_schema(schema: Any, key: str, root: dict[str, Any]) -> Any:
-    """The schema of a member of an object or a list, in the first option that has one."""
-    for option in options(schema, root):
-        known = option if isinstance(option, dict) else {}
-        properties = known.get("properties")
-        if isinstance(properties, dict) and key in properties:
-            return properties[key]
-        if key == "item" and "items" in known:
-            return known["items"]
-    return None
 
 
 @lru_cache(maxsize=256)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from inference_svc.chat.parsers.json_scanner import JsonScan, ScanState
 from inference_svc.chat.parsers.source import ParseSteps, Source, TextSink, TextStripper
-from inference_svc.chat.parsers.turn import ToolCallPiece, TurnDelta
+from inference_svc.chat.parsers.turn import Markers, ToolCallPiece, TurnDelta
 
 _PARAGRAPH = "\n\n"
 
@@ -23,7 +23,7 @@ Range = tuple[int, int]
 class TurnOutput:
     """Collects content, reasoning and calls; `pop_deltas` returns what was added since its last
     call, with the pieces of a call joined. `position` returns the end of the text that is added;
-    `markers` are those of the format."""
+    `markers` are those of the format, `thought` those of reasoning."""
 
     def __init__(
         self,
@@ -33,8 +33,10 @@ class TurnOutput:
         position: Callable[[], int],
         inline_reasoning: bool = False,
         markers: tuple[str, ...] = (),
+        thought: Markers | None = None,
     ) -> None:
         self._markers = markers
+        self._thought = thought
         self.closing = ""
         """The text that closes the answer, if that is open."""
         self.content_end = sys.maxsize
@@ -67,7 +69,8 @@ class TurnOutput:
         """Read content up to and including the first of these texts; return it, or an empty text at
         the end. Other markers of the format are content only between texts that are, and behind one
         of `begins` that is content, because no call followed. In `sections` are those of `begins`
-        that are never content; the text behind them is, unless a call follows soon."""
+        that are never content; the text behind them is, unless a call follows soon. A thought
+        behind a call is reasoning, up to its end or the next of `begins`."""
         self._has_left_call = self._has_left_call or not source.has_ended
         others = {*filter(None, (*self._markers, self.closing))} - {*begins}
         texts = (*begins, *others)
@@ -75,7 +78,13 @@ class TurnOutput:
             if found in begins:
                 break
             source.mark()
-            self._add_marker(found)
+            if self._thought is None or found != self._thought.begin or not self.is_after_call:
+                self._add_marker(found)
+                continue
+            ends = (self._thought.end, *begins)
+            if (found := (yield from source.until(ends, self.thought_sink()))) in begins:
+                break
+            source.mark()
         self._begin, self._is_section = found, found in sections
         return found
 

@@ -71,6 +71,7 @@ class TurnParser:
             position=self._position,
             inline_reasoning=inline_reasoning,
             markers=turn_format.marker_texts if tools else (),
+            thought=None if inline_reasoning else turn_format.reasoning_markers,
         )
         output, family = self._output, turn_format.family
         self._answer = turn_format.answer

@@ -6,8 +6,8 @@ Values have no quotes: their types are taken from the tool's schema, or else gue
 streamed. MiniMax M3 also writes objects and lists as tags.
 """
 
-import re
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from inference_svc.chat.json_values import json_text
 from inference_svc.chat.parsers.json_calls import Read
@@ -16,6 +16,9 @@ from inference_svc.chat.parsers.notation import Tags
 from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.output import TurnOutput
 from inference_svc.chat.parsers.source import ParseSteps, Source
+
+_MAX_DEPTH = 32
+"""Of tags inside a value; one with more is text."""
 
 
 class TagArguments:
@@ -98,13 +101,15 @@ class TagArguments:
                 stay=True,
             )
             output.add_arguments('"' if end else "")
+        elif tags.nesting:
+            output.add_arguments((yield from self._nested(key, value_end)))
         else:
             written = [value.feed((yield from self._brackets()))]
             end = yield from source.until(
                 ends, lambda text: written.append(value.feed(text)), stay=True
             )
             if end:
-                output.add_arguments(self._as_json(key, "".join(written)))
+                output.add_arguments(self._tools.as_json(self._name, (key,), "".join(written)))
         if tags.quotes:
             yield from source.literal(tags.quotes[1])
         yield from source.literal(value_end)
@@ -113,20 +118,58 @@ class TagArguments:
 
     def _brackets(self) -> ParseSteps[str]:
         """Read a JSON object or list, inside which nothing ends the value."""
-        source = self._source
+        source, nesting = self._source, self._tags.nesting
         position = source.position
         yield from source.spaces()
         is_open = (yield from source.peek()) in ("{", "[")
-        if not is_open or (yield from source.json()) is not ScanState.CLOSED:
+        is_closed = is_open and (yield from source.json()) is ScanState.CLOSED
+        # MiniMax M3's tags begin with a bracket, which does not close what is open.
+        if not is_closed or (nesting and (yield from source.literal(nesting[1:]))):
             source.rewind(position)
         return source.since(position)
 
-    def _as_json(self, key: str, written: str) -> str:
-        nesting = self._tags.nesting
-        if nesting and written.lstrip().startswith(f"{nesting}<"):
-            pieces = re.split(f"{re.escape(nesting)}<(/?)([^<>]*)>", written)
-            return _Nested(self._tools, self._name, pieces).read(key)
-        return self._tools.as_json(self._name, (key,), written)
+    def _nested(self, key: str, value_end: str) -> ParseSteps[str]:
+        """Read a value that may have tags inside, up to its closing tag; return it as JSON, or an
+        empty text if the turn ends inside. A closing tag closes all that is open in it, as does the
+        end of the call; one that closes nothing is dropped."""
+        source, begin = self._source, f"{self._tags.nesting}<"
+        open_tags, written = [_Tag(key)], list[str]()
+        while len(open_tags) <= _MAX_DEPTH:
+            position = source.position
+            yield from self._brackets()
+            if not (yield from source.until((begin,), stay=True)):
+                return ""
+            written.append(source.since(position))
+            open_tags[-1].text += written[-1]
+            source.mark()
+            yield from source.literal(begin)
+            slash = yield from source.literal("/")
+            tag = yield from source.chars(_in_key)
+            yield from source.literal(">")
+            written.append(source.since_mark)
+            if not slash:
+                open_tags.append(_Tag(tag))
+            elif value := self._closed(open_tags, tag):
+                source.rewind(source.position - len(source.since_mark))
+                return value
+        if not (yield from source.until((value_end,), written.append, stay=True)):
+            return ""
+        return self._tools.as_json(self._name, (key,), "".join(written))
+
+    def _closed(self, open_tags: "list[_Tag]", name: str) -> str:
+        """Close the last tag of this name and those inside it; all of them at the end of the call.
+        Returns the value of the first tag if that is closed, else an empty text."""
+        names = [tag.name for tag in open_tags]
+        is_end = f"{self._tags.nesting}</{name}>" == self._call_end
+        while name in names or is_end:
+            tag = open_tags.pop()
+            value = tag.as_json(self._tools, self._name, names[: len(open_tags) + 1])
+            if not open_tags:
+                return value
+            open_tags[-1].members.append((tag.name, value))
+            if name == tag.name:
+                break
+        return ""
 
     def _skip(self, text: str) -> ParseSteps[bool]:
         if not text:
@@ -163,30 +206,20 @@ class _Value:
         return text.removesuffix(self._pending)
 
 
-class _Nested:
-    """Converts a value with tags inside, split into text, slash, tag, text, and so on."""
+@dataclass
+class _Tag:
+    """What was read of a value: a text, an object, or a list of `<item>` tags."""
 
-    def __init__(self, tools: OfferedTools, name: str, pieces: list[str]) -> None:
-        self._tools = tools
-        self._name = name
-        self._pieces = pieces
-        self._at = 0
+    name: str
+    text: str = ""
+    members: list[tuple[str, str]] = field(default_factory=list)
 
-    def read(self, *path: str) -> str:
-        """Read up to the closing tag: a text, an object, or a list of `<item>` tags."""
-        text = self._pieces[self._at]
-        members: list[tuple[str, str]] = []
-        while self._at + 2 < len(self._pieces):
-            slash, tag = self._pieces[self._at + 1 : self._at + 3]
-            self._at += 3
-            if slash:
-                break
-            members.append((tag, self.read(*path, tag)))
-        if not members:
-            return self._tools.as_json(self._name, path, text)
-        if all(tag == "item" for tag, _ in members):
-            return f"[{', '.join(value for _, value in members)}]"
-        return "{" + ", ".join(f"{json_text(tag)}: {value}" for tag, value in members) + "}"
+    def as_json(self, tools: OfferedTools, tool: str, path: Sequence[str]) -> str:
+        if not self.members:
+            return tools.as_json(tool, path, self.text)
+        if all(name == "item" for name, _ in self.members):
+            return f"[{', '.join(value for _, value in self.members)}]"
+        return "{" + ", ".join(f"{json_text(name)}: {value}" for name, value in self.members) + "}"
 
 
 def _in_key(character: str) -> bool:

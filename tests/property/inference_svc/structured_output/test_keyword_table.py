@@ -33,6 +33,9 @@ FAMILIES_OF_SYNTAXES = (
 """One family for each way to write arguments."""
 _OBJECT = {"type": "object", "properties": {"p": {"type": "integer"}, "q": {"type": "boolean"}}}
 _KIND = {"properties": {"k": {"const": "a"}}, "required": ["k"], "type": "object"}
+_BOTH = {"type": "object", "required": ["k", "v"], "additionalProperties": False}
+_TEXT = {**_BOTH, "properties": {"k": {"const": "t"}, "v": {"type": "string"}}}
+_NUMBER = {**_BOTH, "properties": {"k": {"const": "n"}, "v": {"type": "number"}}}
 VALUES: dict[str, Any] = {
     "type": {"type": ["integer", "null"]},
     "type of text": {"type": ["string", "integer", "null"]},
@@ -71,6 +74,16 @@ VALUES: dict[str, Any] = {
     "oneOf of kinds": {
         "oneOf": [_KIND, {**_KIND, "properties": {"k": {"const": "b"}, "v": {"const": 1}}}]
     },
+    "anyOf of types": {"type": "object", "anyOf": [_TEXT, _NUMBER]},
+    "anyOf of lists": {
+        "anyOf": [
+            {"type": "array", "items": items, "minItems": 1, "maxItems": 3}
+            for items in ({"type": "string"}, {"type": "integer"}, {"type": "array"})
+        ],
+    },
+    "anyOf in lists": {
+        "type": "array", "items": {"anyOf": [_TEXT, _NUMBER]}, "minItems": 1, "maxItems": 3,
+    },
     "not": {"type": "string", "not": {"const": "a"}},
     "if": {"type": "integer", "if": {"minimum": 5}, "then": {"multipleOf": 2}},
     "items": {"type": "array", "items": {"type": "integer", "minimum": 3}, "maxItems": 2},
@@ -79,9 +92,17 @@ VALUES: dict[str, Any] = {
         "type": "array", "prefixItems": [{"type": "integer"}], "items": False, "minItems": 1,
     },
     "uniqueItems": {"type": "array", "items": {"type": "boolean"}, "uniqueItems": True},
+    "uniqueItems or a number": {
+        "anyOf": [{"type": "array", "uniqueItems": True}, {"type": "number", "minimum": 0.5}],
+    },
     "contains": {"type": "array", "items": {"type": "boolean"}, "contains": {"const": True}},
     "properties": {**_OBJECT, "required": ["p"], "additionalProperties": False},
     "additionalProperties": {"type": "object", "additionalProperties": {"type": "integer"}},
+    "properties + additionalProperties": {**_OBJECT, "additionalProperties": {"type": "boolean"}},
+    "name of the argument": {
+        "type": "object", "properties": {"x": _OBJECT}, "required": ["x"],
+        "additionalProperties": False,
+    },
     "patternProperties": {
         "type": "object", "patternProperties": {"^a": {"type": "integer"}},
         "additionalProperties": False,
@@ -113,8 +134,8 @@ SCHEMAS: dict[str, Any] = {
     **{
         f"{name} of all": {**VALUES[name], "$defs": DEFINITIONS}
         for name in (
-            "allOf of objects", "allOf of closed objects", "anyOf of objects", "oneOf of kinds",
-            "additionalProperties",
+            "allOf of objects", "allOf of closed objects", "anyOf of objects", "anyOf of types",
+            "oneOf of kinds", "additionalProperties",
             "patternProperties", "propertyNames", "minProperties", "dependentRequired",
             "dependentSchemas", "unevaluatedProperties", "false",
         )
@@ -151,7 +172,8 @@ _WITHOUT_JSON = FAMILIES_OF_SYNTAXES[2:]
 REFUSED: dict[str, Collection[ToolCallFormat]] = {
     **dict.fromkeys(
         (
-            "oneOf, overlapping", "oneOf of numbers", "not", "if", "uniqueItems", "contains",
+            "oneOf, overlapping", "oneOf of numbers", "not", "if", "uniqueItems",
+            "uniqueItems or a number", "contains",
             "propertyNames", "maxProperties", "dependentRequired", "dependentSchemas",
             "unevaluatedProperties", "propertyNames of all", "dependentRequired of all",
             "dependentSchemas of all", "unevaluatedProperties of all",
@@ -159,6 +181,7 @@ REFUSED: dict[str, Collection[ToolCallFormat]] = {
         FAMILIES_OF_SYNTAXES,
     ),
     "multipleOf + text": _TAGS,
+    "anyOf of types of all": _TAGS,
     **dict.fromkeys(("patternProperties of all", "minProperties of all"), _WITHOUT_JSON),
     **dict.fromkeys(("name 'a\"b'", "name 'a<b'", "name ''"), _WITHOUT_JSON[1:]),
 }  # fmt: skip

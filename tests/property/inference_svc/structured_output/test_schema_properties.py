@@ -251,6 +251,31 @@ def test_a_grammar_allows_what_is_valid_with_every_digit(
             "[1]",
         ),
         ('{"$id": "no URI", "type": "boolean"}', "true", "1"),
+        ('{"$id": "http://[no", "type": "boolean"}', "true", "1"),
+        (
+            '{"$id": "#root", "properties": {"a": {"$id": "#root/a", "type": "null"}}}',
+            '{"a": null}',
+            '{"a": 1}',
+        ),
+        ('{"$id": "https://example.com/a#b", "type": "boolean"}', "true", "1"),
+        (
+            '{"$schema": "http://json-schema.org/draft-07/schema#", "$ref": "#a",'
+            ' "definitions": {"x": {"$id": "#a", "type": "boolean"}}}',
+            "true",
+            "1",
+        ),
+        (
+            '{"$schema": "https://json-schema.org/draft-07/schema#", "type": "boolean"}',
+            "true",
+            "1",
+        ),
+        ('{"$schema": "https://example.com/dialect", "type": "boolean"}', "true", "1"),
+        (
+            '{"type": "object", "dependentRequired": {}, "dependentSchemas": {},'
+            ' "unevaluatedProperties": true, "properties": {"a": {"unevaluatedItems": {}}}}',
+            '{"a": [1]}',
+            "[]",
+        ),
         ('{"type": "string", "format": "date"}', '"2024-02-29"', '"0898-02-29"'),
         (
             '{"format": "date-time", "pattern": "Z$"}',

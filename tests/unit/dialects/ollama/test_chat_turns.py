@@ -35,7 +35,7 @@ def pair(calls: list[tuple[str, str]], *results: dict[str, Any]) -> list[int]:
         ([{"tool_name": "f"}, {"tool_name": "f"}, {"tool_name": "g"}], [0, 2, 1]),
         ([{}, {"tool_name": "f"}, {}], [1, 0, 2]),
         ([{}, {"tool_call_id": "x"}, {"tool_name": "g"}], [2, 0, 1]),
-        ([{"tool_call_id": ""}, {"tool_name": ""}], [0, 1]),
+        ([{"tool_call_id": ""}, {"tool_name": ""}, {}], [0, 1, 2]),
     ],
     ids=["ids", "names", "order", "before an id and a name", "empty"],
 )
@@ -52,10 +52,8 @@ def test_an_id_may_be_of_a_call_that_came_back_without_one() -> None:
     without_ids = [("", name) for _, name in CALLS]
     mixed = [("x", "f"), ("", "g")]
 
-    assert pair(without_ids, {"tool_call_id": "q", "tool_name": "g"}, {"tool_call_id": "r"}) == [
-        1,
-        0,
-    ]
+    results = [{"tool_call_id": "q", "tool_name": "g"}, {"tool_call_id": "r"}, {}]
+    assert pair(without_ids, *results) == [1, 0, 2]
     assert pair(mixed, {"tool_call_id": "q"}, {"tool_call_id": "x"}) == [1, 0]
 
 
@@ -119,3 +117,17 @@ def test_a_result_of_no_call_is_refused_by_name(
         pair(CALLS, *results)
 
     assert raised.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("results", "number", "name"),
+    [([], 0, "f"), ([{}], 1, "g"), ([{"tool_name": "g"}, {"tool_call_id": "x"}], 2, "f")],
+)
+def test_a_call_without_a_result_is_refused_by_its_place(
+    results: list[dict[str, Any]], number: int, name: str
+) -> None:
+    """Calls may come back without ids, and then the caller knows none."""
+    with pytest.raises(InvalidField, match=f"has the result of '{name}'") as raised:
+        pair(CALLS, *results)
+
+    assert raised.value.field == f"messages[1].tool_calls[{number}]"

@@ -328,15 +328,32 @@ def test_fields_that_clients_add_to_answers_are_ignored(added: dict[str, Any]) -
         ({"content": "a", "reasoning_content": "hm", "reasoning": "other"}, "hm"),
         ({"content": "a", "reasoning_content": "", "reasoning": "other"}, "other"),
         ({"content": None, "reasoning": "cut off"}, "cut off"),
+        ({"content": [], "reasoning": "cut off"}, "cut off"),
+        ({"reasoning_content": "cut off"}, "cut off"),
         ({"content": None}, ""),
+        ({"content": []}, ""),
     ],
 )
 def test_reasoning_is_played_back(turn: dict[str, Any], reasoning: str) -> None:
-    """By both names; an answer may have no content, if it says so."""
+    """By both names; an answer may have no content, if it says so or has reasoning."""
     message = make_request(messages=[USER, ASSISTANT | turn]).conversation.messages[1]
 
     assert message.reasoning == reasoning
-    assert message.parts[0].text == (turn["content"] or "")
+    assert [part.text for part in message.parts] == [turn.get("content") or ""]
+
+
+@pytest.mark.parametrize("content", [None, [], ""])
+def test_a_result_may_be_empty(content: object) -> None:
+    """As that of a command that writes nothing, in both forms of calls."""
+    function = {"name": "run", "arguments": "{}"}
+    call = {"id": "c1", "type": "function", "function": function}
+    results = [
+        [ASSISTANT | {"tool_calls": [call]}, {"role": "tool", "tool_call_id": "c1"}],
+        [ASSISTANT | {"function_call": function}, {"role": "function", "name": "run"}],
+    ]
+    for turn, result in results:
+        request = make_request(messages=[USER, turn, result | {"content": content}])
+        assert [part.text for part in request.conversation.messages[2].parts] == [""]
 
 
 def test_a_call_of_a_custom_tool_is_played_back_as_a_function() -> None:
