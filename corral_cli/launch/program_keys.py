@@ -19,7 +19,7 @@ from corral_cli.keys import budget_limits
 from corral_cli.launch.gateway_models import KeyRefused
 from corral_cli.launch.programs import Program, ServedModel
 from corral_cli.output import echo_line
-from svc_kit.errors import PermissionDenied
+from svc_kit.errors.access import ScopeMissing
 from svc_kit.local_files import atomic_file
 from svc_kit.settings.groups import read_secret
 
@@ -87,7 +87,7 @@ class ProgramKeys:
             created = self.access("control").call(request, pb.CreateKeyResponse)
         except click.ClickException as error:
             credential = self.access.credential
-            may_not = isinstance(error.__cause__, PermissionDenied)
+            may_not = isinstance(error.__cause__, ScopeMissing)
             if credential is None or not may_not or self.project is not None or budget is not None:
                 raise
             text = f"corral: {self.program.title} uses the key given, which may not create keys"

@@ -5,7 +5,7 @@ import asyncio
 import json
 import os
 import sys
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -97,11 +97,13 @@ class Launcher:
         path = f"{self.home / 'bin'}{os.pathsep}{os.defpath}"
         return {"HOME": str(self.home), "PATH": path, "NO_PROXY": "*", **variables}
 
-    async def start(self, *words: str, variables: Mapping[str, str] | None = None) -> Process:
+    async def start(
+        self, *words: str, variables: Mapping[str, str] | None = None, stdin: int = DEVNULL
+    ) -> Process:
         return await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "corral_cli", "launch", *words),
             env=self.environment(**(variables or {})),
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=stdin,
             stdout=PIPE,
             stderr=PIPE,
         )
@@ -110,6 +112,18 @@ class Launcher:
         """Run the command to its end."""
         process = await self.start(*words, variables=variables)
         output, errors = await process.communicate()
+        return Ended(output.decode(), errors.decode(), process.returncode or 0)
+
+    async def run_at_terminal(self, *words: str, answer: str) -> Ended:
+        """Run the command with a terminal as its input, at which the user types an answer."""
+        terminal, stdin = os.openpty()
+        try:
+            os.write(terminal, f"{answer}\n".encode())
+            process = await self.start(*words, stdin=stdin)
+            output, errors = await process.communicate()
+        finally:
+            os.close(terminal)
+            os.close(stdin)
         return Ended(output.decode(), errors.decode(), process.returncode or 0)
 
     async def run_script(self, script: str, variables: Mapping[str, str]) -> Ended:

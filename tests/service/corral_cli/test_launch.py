@@ -308,18 +308,20 @@ async def test_the_key_of_a_program_and_project_is_used_again(launcher: Launcher
 
 
 async def test_a_key_that_may_not_create_keys_is_used_itself(launcher: Launcher) -> None:
-    """Said on stderr; not if a project is asked for, and without a key the error says what to
-    do."""
+    """Said on stderr; not if a project is asked for, or the key may be an administrator's. Without
+    a key the error says what to do."""
     mine = (await launcher.operator.create_key(scopes=[INFERENCE])).secret
     words = ("pi", *launcher.places, "--api-key", mine)
     ended = await launcher.run(*words)
     of_project = await launcher.run(*words, "--project", "default")
     without = await launcher.run("pi", *launcher.places)
+    away = await launcher.run(*words, "--control", "127.0.0.1:9")
 
     assert ended.started["variables"]["CORRAL_API_KEY"] == mine
     assert "uses the key given, which may not create keys" in ended.errors
     assert (of_project.code, "lacks the scope 'admin'" in of_project.errors) == (1, True)
     assert (without.code, "CORRAL_API_KEY" in without.errors) == (1, True)
+    assert (away.code, "no server answers at 127.0.0.1:9" in away.errors) == (1, True)
 
 
 async def test_a_server_without_keys_gets_a_placeholder(tmp_path: Path) -> None:
@@ -338,6 +340,21 @@ async def test_a_server_without_keys_gets_a_placeholder(tmp_path: Path) -> None:
         "corral: warning: fake has a context of 4,096 tokens, and Codex needs 32,768 or more. Start"
         " the server with --context 32768, or choose another model with --model "
     )
+
+
+async def test_a_short_context_is_a_question_at_a_terminal(tmp_path: Path) -> None:
+    """An agent's screen would hide the warning."""
+    async with run_launcher(tmp_path, require_keys=False) as launcher:
+        launcher.models.models[0].resolved_limits.context_tokens = 4096
+        words = ("codex", *launcher.places)
+        no = await launcher.run_at_terminal(*words, answer="n")
+        yes = await launcher.run_at_terminal(*words, answer="y")
+        sure = await launcher.run_at_terminal(*words, "--yes", answer="n")
+
+    assert (no.code, no.output) == (1, "")
+    assert "Start Codex anyway? [y/N]" in no.errors
+    assert yes.started["options"] == sure.started["options"]
+    assert "anyway" not in sure.errors
 
 
 async def test_what_is_not_known_of_a_model_is_not_set(launcher: Launcher) -> None:
