@@ -42,9 +42,10 @@ _OPTIONS: Final = {
 
 
 def _gateway_url(text: str) -> str:
-    """A gateway's URL without the `/v1` of OpenAI's clients. Raises ValueError."""
+    """A gateway's URL without the `/v1` of OpenAI's clients. Raises ValueError, also for one with a
+    password, which would become an option of programs."""
     parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
         raise ValueError(f"{text!r} is not http://HOST:PORT or https://HOST")
     return text.rstrip("/").removesuffix("/v1")
 

@@ -139,6 +139,7 @@ def test_options_are_stronger_than_profiles_and_these_than_the_environment(
         ("inference", "--control b:2", "add --target HOST:PORT"),
         ("control", "--gateway http://b:2", "add --control HOST:PORT"),
         ("gateway", "--target far", "add --gateway URL"),
+        ("gateway", "--gateway http://u:p@b:2", "is not http://HOST:PORT or https://HOST"),
         ("gateway", "--data-dir HOME --gateway http://b:2", "either --data-dir or addresses"),
         ("control", "--data-dir HOME/second", "no `corral up` runs with the data folder"),
         ("control", "--data-dir HOME/second --control b:2", "either --data-dir or addresses"),
