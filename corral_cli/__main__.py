@@ -30,6 +30,7 @@ _COMMANDS = {
     "import": "migration.commands:import_group",
     "jobs": "jobs:jobs",
     "keys": "keys:keys",
+    "launch": "launch.launcher:launch",
     "limits": "limits:limits",
     "models": "models:models",
     "projects": "projects:projects",

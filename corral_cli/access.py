@@ -4,14 +4,16 @@ profiles (`docs/operate/command.md`)."""
 
 import functools
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
+from urllib.parse import urlsplit
 
 import click
 from google.protobuf.timestamp_pb2 import Timestamp
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import AfterValidator, Field, SecretStr, ValidationError
 
 from corral_cli.connection import Connection, command_tls
 from corral_cli.output import echo
@@ -26,8 +28,26 @@ from svc_kit.settings.groups import (
 DAYS: Final = click.IntRange(min=1, max=36500)
 """A number of days. The limit keeps dates before and after now within the range of datetime."""
 
-DEFAULT_ADDRESSES: Final = {"inference": "127.0.0.1:50051", "control": "127.0.0.1:50052"}
-_OPTIONS: Final = {"inference": "--target", "control": "--control"}
+DEFAULT_ADDRESSES: Final = {
+    "inference": "127.0.0.1:50051",
+    "control": "127.0.0.1:50052",
+    "gateway": "http://127.0.0.1:8080",
+}
+_FIELDS: Final = {"inference": "target", "control": "control", "gateway": "gateway"}
+_OPTIONS: Final = {
+    "inference": "--target HOST:PORT",
+    "control": "--control HOST:PORT",
+    "gateway": "--gateway URL",
+}
+
+
+def _gateway_url(text: str) -> str:
+    """A gateway's URL without the `/v1` of OpenAI's clients. Raises ValueError, also for one with a
+    password, which would become an option of programs."""
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
+        raise ValueError(f"{text!r} is not http://HOST:PORT or https://HOST")
+    return text.rstrip("/").removesuffix("/v1")
 
 
 class Profile(SettingsGroup):
@@ -37,6 +57,8 @@ class Profile(SettingsGroup):
     """HOST:PORT of the inference service."""
     control: str = ""
     """HOST:PORT of the control service."""
+    gateway: Annotated[str, AfterValidator(_gateway_url)] = ""
+    """URL of the gateway, as in http://10.0.0.5:8080."""
     api_key: SecretStr | None = None
     api_key_file: Path | None = None
     service_token_file: Path | None = None
@@ -44,7 +66,8 @@ class Profile(SettingsGroup):
 
     def address(self, service: str) -> str:
         """The address of a service, empty if the profile has none."""
-        return self.target if service == "inference" else self.control
+        address: str = getattr(self, _FIELDS[service])
+        return address
 
     def credential(self) -> str | None:
         """The API key or service token. Raises StartupError if its file cannot be read."""
@@ -96,6 +119,59 @@ class _TargetText(click.ParamType[str]):
         return value
 
 
+class _GatewayText(click.ParamType[str]):
+    """The URL of a gateway, with or without `/v1`."""
+
+    name = "url"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the URL without `/v1`. Raises click.BadParameter."""
+        try:
+            return _gateway_url(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+@dataclass(frozen=True)
+class Access:
+    """The services that the options of a command name, and the credential for them."""
+
+    chosen: Profile | None
+    """None: no installation is named, and the default addresses are called."""
+    credential: str | None = field(repr=False)
+
+    def __call__(self, service: str) -> Connection:
+        """The connection to the service `inference` or `control`. Raises click.ClickException."""
+        return Connection(self.address(service), self.credential, self.tls)
+
+    @property
+    def tls(self) -> UpstreamTlsSettings | None:
+        """That of the whole command, else of the installation."""
+        return command_tls() or (self.chosen.tls if self.chosen else None)
+
+    def address(self, service: str) -> str:
+        """The address of a service; of `gateway`, its URL. Raises click.ClickException."""
+        if self.chosen is None:
+            address, option = DEFAULT_ADDRESSES[service], _OPTIONS[service].partition(" ")[0]
+            text = f"corral: calling {address}, the default address of the {service} service"
+            echo(f"{text} ({option}, CORRAL_TARGET or a profile name others)", err=True)
+            return address
+        if not (address := self.chosen.address(service)):
+            raise click.ClickException(
+                f"this command calls the {service} service, whose address is not given: add"
+                f" {_OPTIONS[service]}, or name a profile or a data folder that has it"
+            )
+        return address
+
+
+def gateway_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of `access_options`, and `--gateway`, which names a place as they do."""
+    option = click.option(
+        "--gateway", type=_GatewayText(), help="URL of the gateway, as in http://127.0.0.1:8080."
+    )
+    return option(access_options(command))
+
+
 def inference_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the shared options; the command receives a connection to the inference service as
     `inference`."""
@@ -109,8 +185,8 @@ def control_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def access_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the shared options; the command receives `connect`, which returns the connection to the
-    service that it is called with, `inference` or `control`."""
+    """Add the shared options; the command receives `connect`, an `Access`, which returns the
+    connection to the service that it is called with, `inference` or `control`."""
 
     @click.option(
         "--target",
@@ -152,12 +228,14 @@ def access_options(command: Callable[..., Any]) -> Callable[..., Any]:
         data_dir: Path | None,
         api_key: str | None,
         service_token_file: Path | None,
+        gateway: str | None = None,
         **kwargs: Any,
     ) -> Any:
-        chosen = _choose(target, control_address, data_dir)
+        given = {"target": target, "control": control_address, "gateway": gateway}
+        addresses = {name: address for name, address in given.items() if address}
+        chosen = _choose(addresses, data_dir)
         credential = _choose_credential(chosen, api_key, service_token_file)
-        connect = functools.partial(_connect, chosen, credential)
-        return command(*args, connect=connect, **kwargs)
+        return command(*args, connect=Access(chosen, credential), **kwargs)
 
     return with_access
 
@@ -175,17 +253,18 @@ def _on_command_line(option: str) -> bool:
     return source is click.core.ParameterSource.COMMANDLINE
 
 
-def _choose(target: str | None, control: str | None, data_dir: Path | None) -> Profile | None:
+def _choose(addresses: Mapping[str, str], data_dir: Path | None) -> Profile | None:
     """The installation that options, environment and profiles name; None if they name none.
+    `addresses` by the fields of a profile; `target` may be the name of one.
 
     Raises click.ClickException.
     """
     if data_dir is not None:
-        if control or (target and _on_command_line("target")):
+        if addresses.keys() - {"target"} or (addresses and _on_command_line("target")):
             raise click.UsageError("Give either --data-dir or addresses.")
         return _of_folder(data_dir)
     file = profiles_file()
-    if target is None and control is None:
+    if not addresses:
         profiles = Profiles.read(file)
         if profiles.default:
             return profiles.find(profiles.default, file)
@@ -194,10 +273,11 @@ def _choose(target: str | None, control: str | None, data_dir: Path | None) -> P
         if running is None:
             return None
         return Profile.model_validate({**running.access, "service_token_file": None})
-    if target is None or ":" in target:
-        return Profile(target=target or "", control=control or "")
-    profile = Profiles.read(file).find(target, file)
-    return profile.model_copy(update={"control": control}) if control else profile
+    target = addresses.get("target", ":")
+    if ":" in target:
+        return Profile(**addresses)
+    others = {name: address for name, address in addresses.items() if name != "target"}
+    return Profiles.read(file).find(target, file).model_copy(update=others)
 
 
 def _of_folder(data_dir: Path) -> Profile:
@@ -217,21 +297,6 @@ def _choose_credential(
     if api_key is not None and not _on_command_line("service_token_file"):
         return api_key
     return None if token_file is None else read_secret(token_file)
-
-
-def _connect(chosen: Profile | None, credential: str | None, service: str) -> Connection:
-    if chosen is None:
-        address = DEFAULT_ADDRESSES[service]
-        text = f"corral: calling {address}, the default address of the {service} service"
-        echo(f"{text} ({_OPTIONS[service]}, CORRAL_TARGET or a profile name others)", err=True)
-        return Connection(address, credential, command_tls())
-    address = chosen.address(service)
-    if not address:
-        raise click.ClickException(
-            f"this command calls the {service} service, whose address is not given: add"
-            f" {_OPTIONS[service]} HOST:PORT, or name a profile or a data folder that has it"
-        )
-    return Connection(address, credential, command_tls() or chosen.tls)
 
 
 def profiles_file() -> Path:

@@ -79,16 +79,7 @@ def create(
     offline: bool,
 ) -> None:
     """Create a key that every service accepts immediately, and print it."""
-    limits = [
-        Limit(
-            unit="UNIT_COST",
-            amount=encode_amount(amount, is_cost=True),
-            period=f"PERIOD_{budget_period.upper()}",
-            mode=mode,
-        )
-        for amount, mode in ((budget, "MODE_ENFORCE"), (soft_budget, "MODE_SHADOW"))
-        if amount is not None
-    ]
+    limits = budget_limits(budget_period, enforced=budget, shadow=soft_budget)
     if limits and offline:
         raise click.UsageError(
             "A key of the settings gets its budget by: corral limits create --key"
@@ -171,6 +162,22 @@ def rotate(control: Connection, key_id: str, overlap_hours: int, days: int | Non
 def hash_existing(key: str) -> None:
     """Print the hash of an existing key."""
     echo(hash_key(key.strip()))
+
+
+def budget_limits(
+    period: str, *, enforced: Decimal | None, shadow: Decimal | None = None
+) -> list[Limit]:
+    """The limits of a new key with budgets, of cost in each `day` or `month`."""
+    return [
+        Limit(
+            unit="UNIT_COST",
+            amount=encode_amount(amount, is_cost=True),
+            period=f"PERIOD_{period.upper()}",
+            mode=mode,
+        )
+        for amount, mode in ((enforced, "MODE_ENFORCE"), (shadow, "MODE_SHADOW"))
+        if amount is not None
+    ]
 
 
 def describe(key: pb.ApiKey) -> str:

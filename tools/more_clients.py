@@ -20,6 +20,7 @@ from tools.client_table import (
     CHECKS,
     FOLDERS,
     TABLE,
+    Client,
     Row,
     clients,
     read_lines,
@@ -31,6 +32,8 @@ from tools.corral_server import running_server
 
 INSTALL_TIMEOUT_S: Final = 900
 RECIPE: Final = "more-clients"
+AGENTS: Final = "coding_agents.py"
+"""It runs with Corral's packages, and starts executables of the environment."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -80,10 +83,19 @@ def _try_all(environment: Mapping[str, Any], home: Path, base_url: str) -> Itera
         if problem:
             yield Row(client.name, "", dict.fromkeys(CHECKS, problem))
             continue
-        python = str(home / "bin" / "python")
-        command = client.command(python) if is_python else client.command("node", home)
+        command = _command(client, home, is_python=is_python)
         problems = run_program(command, base_url, HOME=str(home))
         yield Row(client.name, version(client.package, home), problems)
+
+
+def _command(client: Client, home: Path, *, is_python: bool) -> list[str]:
+    """What runs the program of a client in its environment."""
+    executables = home / "bin" if is_python else home / "node_modules" / ".bin"
+    if client.program == AGENTS:
+        return [*client.command(sys.executable), str(executables)]
+    return (
+        client.command(str(executables / "python")) if is_python else client.command("node", home)
+    )
 
 
 def _install_python(packages: Sequence[str], home: Path) -> str:

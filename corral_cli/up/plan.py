@@ -202,6 +202,8 @@ class Plan:
         """How commands on this machine call the services, by the fields of a profile."""
         targets = {"target": "inference", "control": "control"}
         addresses = {field: str(self.target(service)) for field, service in targets.items()}
+        scheme = "https" if self.gateway.tls else "http"
+        addresses["gateway"] = f"{scheme}://{reachable(self.address('gateway'))}"
         return addresses | {"service_token_file": str(self.token_file.absolute())}
 
     def target(self, service: str) -> Address:

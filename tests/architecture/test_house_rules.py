@@ -71,6 +71,7 @@ ENVIRONMENT_READERS = (
     "svc_kit/settings/groups.py",  # reads every setting
     "svc_kit/lifecycle.py",  # NOTIFY_SOCKET of systemd
     "corral_cli/up/children.py",  # passes the environment to the services that it starts
+    "corral_cli/launch/launcher.py",  # and to the program that it becomes
     "inference_svc/engine_client/process.py",  # and to the engine, with malloc's variable
     "svc_kit/sandbox/process.py",  # passes the library path only
 )

@@ -25,6 +25,7 @@ JobPb = job_service_pb2.Job
 LimitPb = limit_service_pb2.Limit
 Verdict = key_service_pb2.VerifyKeyResponse.Verdict
 ADMIN, INFERENCE = key_service_pb2.KEY_SCOPE_ADMIN, key_service_pb2.KEY_SCOPE_INFERENCE
+GENERATE = key_service_pb2.KEY_SCOPE_GENERATE
 
 
 def make_timestamp(time: datetime) -> Timestamp:

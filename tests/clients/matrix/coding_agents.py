@@ -1,7 +1,8 @@
-"""Coding agents, run without a terminal in sessions with a scripted model.
+"""Coding agents, started by `corral launch` without a terminal, in sessions with a scripted model.
 
-The gateway and the control service are real; the inference service is fake, since the prompts of
-agents are too long for the bundled model.
+The gateway and the control service are real, and so are the agents' keys; the inference service is
+fake, since the prompts of agents are too long for the bundled model. Arguments: the name of an
+agent, and the folder with its executable (default: that of the packages of package.json here).
 """
 
 import asyncio
@@ -11,13 +12,14 @@ import signal
 import sys
 import tempfile
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 
 from corral.inference.v1 import chat_pb2, inference_service_pb2
 
+from corral_cli.launch.programs import PROGRAMS
 from svc_kit.errors import ContextLengthExceeded
 from tests.clients.matrix.scenario import SCHEMA, run
 from tests.support.control import run_control, write_service_token
@@ -25,62 +27,56 @@ from tests.support.fake_inference import CallLog, Context, FakeInference, Script
 from tests.support.loopback_gateway import run_gateway, run_inference_service
 
 PACKAGES = Path(__file__).parents[1] / "node_modules"
-LIMIT_S = 200
-CODEX = """
-model = "fake"
-model_provider = "corral"
-
-[model_providers.corral]
-name = "Corral"
-base_url = "{url}/v1"
-env_key = "CORRAL_API_KEY"
-wire_api = "responses"
-"""
-CONTINUE = """
-name: Corral
-version: 1.0.0
-schema: v1
-models: [{{name: fake, provider: openai, model: fake, apiBase: {url}/v1, apiKey: none,
-  roles: [chat], capabilities: [tool_use]}}]
-"""
+CONTEXT_TOKENS = 64 * 1024
+BYTES_PER_TOKEN = 4
+LIMIT_S = 150
 
 
 @dataclass(frozen=True)
 class Command:
-    """The command of an agent: its program and options, those that continue the last session, the
-    ones for a schema, its tool that reads a file (with the argument, and the text
-    around the file's path), and its configuration for the URL of a server."""
+    """How an agent is used without a terminal.
 
-    program: str
+    Options before a prompt, those that continue the last session, if it can, its tool that reads a
+    file, with the arguments for a path, and the options for a schema. `module` is run by Node where
+    the package's own executable needs an installation script.
+    """
+
     options: Sequence[str]
-    resume: Sequence[str]
-    reader: tuple[str, str, str]
+    resume: Sequence[str] = ()
+    reader: tuple[str, Callable[[str], object]] | None = None
     schema: Sequence[str] = ()
-    config: tuple[str, str] = ("config", "")
+    module: str = ""
+    prints_errors: bool = True
+    end: signal.Signals = signal.SIGTERM
 
 
 COMMANDS = {
     "codex": Command(
-        "@openai/codex/bin/codex.js",
         ("exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"),
         ("resume", "--last"),
-        ("exec_command", "cmd", "cat {}"),
+        ("exec_command", lambda path: {"cmd": f"cat {path}"}),
         ("--output-schema", "schema.json"),
-        (".codex/config.toml", CODEX),
     ),
-    "continue": Command(
-        "@continuedev/cli/dist/cn.js",
-        ("-p", "--config", "config.yaml", "--auto"),
-        ("--resume",),
-        ("Read", "filepath", "{}"),
-        config=("config.yaml", CONTINUE),
-    ),
-    "claude-code": Command(
-        "@anthropic-ai/claude-code/cli-wrapper.cjs",
-        ("-p", "--model=fake", "--allowedTools=Read"),
+    "continue": Command(("-p", "--auto"), ("--resume",), ("Read", lambda path: {"filepath": path})),
+    "claude": Command(
+        ("-p", "--allowedTools=Read"),
         ("--continue",),
-        ("Read", "file_path", "{}"),
+        ("Read", lambda path: {"file_path": path}),
         (f"--json-schema={json.dumps(SCHEMA)}",),
+        "@anthropic-ai/claude-code/cli-wrapper.cjs",
+    ),
+    "qwen": Command(("--yolo",), ("--continue",), ("read_file", lambda path: {"file_path": path})),
+    "pi": Command(
+        ("-p",), ("--continue",), ("read", lambda path: {"path": path}), prints_errors=False
+    ),
+    "opencode": Command(("run",), ("--continue",), ("read", lambda path: {"filePath": path})),
+    "cline": Command(
+        ("--retries=1", "--json"),
+        reader=("read_files", lambda path: {"files": [{"path": path}]}),
+        end=signal.SIGKILL,  # it waits for the model's answer otherwise
+    ),
+    "aider": Command(
+        ("--yes-always", "--no-check-update", "--no-show-release-notes", "--no-git", "--message")
     ),
 }
 
@@ -91,8 +87,11 @@ class Agent(FakeInference):
 
     def __init__(self, tool: str, arguments: object) -> None:
         super().__init__()
+        for model in self.models:
+            model.resolved_limits.context_tokens = CONTEXT_TOKENS
         self.own = self.script
         self._call = _calling(tool, arguments)
+        self.began, self.ended = asyncio.Event(), asyncio.Event()
         self._object = _calling("StructuredOutput", {"name": "violet"})
 
     async def Chat(
@@ -101,9 +100,19 @@ class Agent(FakeInference):
         """Call the tool, or answer its result."""
         if self.script is self.own:
             self.script = self.own = self._next(request)
-        async with aclosing(super().Chat(request, context)) as events:
-            async for event in events:
-                yield event
+        self.began.set()
+        try:
+            async with aclosing(super().Chat(request, context)) as events:
+                async for event in events:
+                    yield event
+        finally:
+            self.ended.set()
+
+    @property
+    def chats(self) -> list[inference_service_pb2.ChatRequest]:
+        """The requests of the agent; `corral launch` lists the models."""
+        kind = inference_service_pb2.ChatRequest
+        return [each for each in self.calls.requests if isinstance(each, kind)]
 
     def _next(self, request: inference_service_pb2.ChatRequest) -> Script:
         if request.options.constraint.json_schema:  # the object, or the session's title
@@ -124,26 +133,25 @@ def _calling(tool: str, arguments: object) -> Script:
 
 @dataclass(frozen=True)
 class Session:
-    """An agent in its home, its model, and the URL of the server."""
+    """An agent in its home, its model, and the words that start it."""
 
+    name: str
     command: Command
     model: Agent
     home: Path
-    url: str
+    launch: Sequence[str]
 
     async def start(self, *arguments: str) -> Process:
         """Start the agent."""
         self.model.calls = CallLog()
         return await asyncio.create_subprocess_exec(
-            *("node", str(PACKAGES / self.command.program), *self.command.options, *arguments),
+            *(sys.executable, "-m", "corral_cli", *self.launch, "--"),
+            *(*self.command.options, *arguments),
             cwd=self.home,
             env={
-                "PATH": os.environ["PATH"],
+                "PATH": f"{self.home / 'bin'}{os.pathsep}{os.environ['PATH']}",
                 "HOME": str(self.home),
                 "NO_PROXY": "127.0.0.1",
-                "CORRAL_API_KEY": "none",
-                "ANTHROPIC_API_KEY": "none",
-                "ANTHROPIC_BASE_URL": self.url,
                 "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
             },
             stdin=DEVNULL,
@@ -152,71 +160,96 @@ class Session:
             start_new_session=True,
         )
 
-    async def ask(self, script: Script, *arguments: str) -> str:
+    async def ask(self, script: Script, *arguments: str, errors_too: bool = False) -> str:
         """Run the agent to its end. Returns its output. Raises RuntimeError if it fails."""
         self.model.script = script
         process = await self.start(*arguments)
         output, errors = await process.communicate()
         if process.returncode:
             raise RuntimeError((output + errors).decode())
-        return output.decode()
+        return (output + errors if errors_too else output).decode()
 
     async def answer(self) -> object:
-        """A whole answer is printed."""
-        return "It is violet." in await self.ask(Script(("It is violet.",)), "Which colour?")
+        """A whole answer is printed, to a prompt that leaves room in the shortest context that
+        `corral launch` does not warn of."""
+        output = await self.ask(Script(("It is violet.",)), "Which colour?")
+        num_tokens = max(map(prompt_bytes, self.model.chats)) // BYTES_PER_TOKEN
+        fits = 2 * num_tokens <= PROGRAMS[self.name].context_tokens
+        return found(fits and "It is violet." in output, num_tokens, output)
 
     async def stream(self) -> object:
         """The pieces of a stream, after reasoning, are printed as one text."""
         script = Script(("It ", "is ", "green."), reasoning=("Well", "."))
-        return "It is green." in await self.ask(script, "Which colour?")
+        output = await self.ask(script, "Which colour?")
+        return found("It is green." in output, output)
 
     async def tools(self) -> object:
         """A call is carried out, and the session goes on with its history."""
         output = await self.ask(self.model.own, "Which colour is in the file?")
-        if "The file says: " not in output or "violet-4711" not in output:
-            return output
+        found("The file says: " in output and "violet-4711" in output, output)
+        if not self.command.resume:
+            return True
         await self.ask(self.model.own, *self.command.resume, "Thank you!")
-        histories = [each.conversation.messages for each in self.model.calls.requests]
+        histories = [each.conversation.messages for each in self.model.chats]
         told = max(histories, key=len)
         calls = [call.id for message in told for call in message.tool_calls]
         results = [each.tool_call_id for each in told if each.tool_call_id]
-        return len(calls) == 1 and calls == results
+        return found(len(calls) == 1 and calls == results, calls, results)
 
     async def structured(self) -> object:
         """A schema reaches the model, and its object is printed."""
         self.home.joinpath("schema.json").write_text(json.dumps(SCHEMA))
         output = await self.ask(self.model.own, *self.command.schema, "Name a colour.")
-        requests = self.model.calls.requests
+        requests = self.model.chats
         sent = [each.options.constraint.json_schema for each in requests]
         sent += [tool.parameters_json for each in requests for tool in each.conversation.tools]
-        return SCHEMA in map(json.loads, filter(None, sent)) and '{"name":"violet"}' in output
+        is_sent = SCHEMA in map(json.loads, filter(None, sent))
+        return found(is_sent and '{"name":"violet"}' in output, output)
 
     async def error(self) -> object:
         """The agent says what is wrong."""
         problem = ContextLengthExceeded(field="prompt", prompt_tokens=20_000, context_tokens=4096)
         try:
-            output = await self.ask(Script(refusal=problem), "Which colour?")
+            output = await self.ask(Script(refusal=problem), "Which colour?", errors_too=True)
         except RuntimeError as failed:
             output = str(failed)
-        return "20000" in output or "too long" in output.lower() or output
+        texts = ("20000", "20,000", "too long", "context window", "token limit")
+        return found(any(text in output.lower() for text in texts), output)
 
     async def cancel(self) -> object:
         """The end of the program ends its call of the model."""
         self.model.script = Script(endless=True)
+        self.model.began.clear()
         process = await self.start("Which colour?")
-        await self.model.calls.arrived.wait()
-        os.killpg(process.pid, signal.SIGTERM)
-        await self.model.calls.ended.wait()
+        await self.model.began.wait()
+        self.model.ended.clear()
+        os.killpg(process.pid, self.command.end)
+        await self.model.ended.wait()
         await process.communicate()
         return await self.answer()
 
 
-async def main(command: Command) -> None:
+def found(passed: bool, *values: object) -> bool:
+    """Raises ValueError with what was found unless the check passed."""
+    if not passed:
+        raise ValueError(values)
+    return passed
+
+
+def prompt_bytes(request: inference_service_pb2.ChatRequest) -> int:
+    """The length of a prompt, with the tools."""
+    texts = [part.text for message in request.conversation.messages for part in message.parts]
+    tools = [tool.SerializeToString() for tool in request.conversation.tools]
+    return len("".join(texts).encode()) + sum(map(len, tools))
+
+
+async def main(name: str, folder_of_programs: Path) -> None:
     """Run the checks of an agent."""
+    command = COMMANDS[name]
     with tempfile.TemporaryDirectory() as folder:
         home, token = Path(folder, "home"), write_service_token(Path(folder))
-        tool, argument, text = command.reader
-        agent = Agent(tool, {argument: text.format(home / "note.txt")})
+        tool, arguments = command.reader or ("", str)
+        agent = Agent(tool, arguments(str(home / "note.txt")))
         async with (
             run_inference_service(agent, service_token_file=token) as inference,
             run_control(
@@ -227,20 +260,28 @@ async def main(command: Command) -> None:
                 patience_s=LIMIT_S,
                 control_target=control.target,
                 service_token_file=token,
+                require_keys=True,
             ) as gateway,
         ):
-            prepare(home, command, gateway.url)
-            session = Session(command, agent, home, gateway.url)
-            checks = [session.answer, session.stream, session.tools, session.error, session.cancel]
-            await run(*checks, *([session.structured] if command.schema else []))
+            prepare(home, name, folder_of_programs)
+            places = ("--gateway", gateway.url, "--control", control.target)
+            launch = ("launch", name, *places, "--service-token-file", str(token))
+            session = Session(name, command, agent, home, launch)
+            checks = [session.answer, session.stream, session.cancel]
+            checks += [session.tools] if command.reader else []
+            checks += [session.structured] if command.schema else []
+            await run(*checks, *([session.error] if command.prints_errors else []))
 
 
-def prepare(home: Path, command: Command, url: str) -> None:
-    """Write the home of an agent: a file to read, and the agent's configuration."""
-    name, text = command.config
-    home.joinpath(name).parent.mkdir(parents=True)
-    home.joinpath(name).write_text(text.format(url=url))
+def prepare(home: Path, name: str, folder: Path) -> None:
+    """Write the home of an agent: its executable, and a file to read."""
+    executable = home / "bin" / PROGRAMS[name].command
+    executable.parent.mkdir(parents=True)
+    module = COMMANDS[name].module
+    command = f"node {PACKAGES / module}" if module else folder / PROGRAMS[name].command
+    executable.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+    executable.chmod(0o755)
     home.joinpath("note.txt").write_text("violet-4711\n")
 
 
-asyncio.run(main(COMMANDS[sys.argv[1]]))
+asyncio.run(main(sys.argv[1], Path(*sys.argv[2:]) if sys.argv[2:] else PACKAGES / ".bin"))

@@ -1,7 +1,7 @@
 """Which services a command calls, and with which credential."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from corral_cli.__main__ import cli
-from corral_cli.access import access_options
-from corral_cli.connection import Connection
+from corral_cli.access import Access, gateway_options
 from corral_cli.up.up_lock import LOCK_NAME, write_addresses
 from svc_kit.local_files import lock_folder
 from tests.unit.corral_cli.test_commands import commands
@@ -21,6 +20,7 @@ PROFILES = """
 [profiles.lab]
 target = "lab:50051"
 control = "lab:50052"
+gateway = "https://lab.example/v1/"
 api_key = "key of lab"
 
 [profiles.far]
@@ -28,17 +28,21 @@ control = "far:443"
 tls = { server_name = "far.example" }
 """
 OPTIONS = {"--target", "--control", "--data-dir", "--api-key", "--service-token-file"}
-RUNNING = {"target": "127.0.0.1:20001", "control": "127.0.0.1:20002"}
+RUNNING = {
+    "target": "127.0.0.1:20001",
+    "control": "127.0.0.1:20002",
+    "gateway": "http://127.0.0.1:20003",
+}
 
 
 @click.command("show")
 @click.argument("service")
-@access_options
-def show(service: str, connect: Callable[[str], Connection]) -> None:
+@gateway_options
+def show(service: str, connect: Access) -> None:
     """Print where and how a service would be called."""
-    found = connect(service)
-    tls = found.tls.server_name if found.tls else None
-    click.echo(json.dumps([found.target, found.credential, tls]))
+    address = connect.address(service) if service == "gateway" else connect(service).target
+    tls = connect.tls.server_name if connect.tls else None
+    click.echo(json.dumps([address, connect.credential, tls]))
 
 
 @click.group
@@ -102,6 +106,9 @@ def machine(tmp_path: Path) -> Machine:
         ("control", "--api-key k", {"TARGET": "lab"}, ["lab:50052", "k", None]),
         ("control", "--target far", {"API_KEY": "k"}, ["far:443", "k", "far.example"]),
         ("control", "--target lab --control b:2", {}, ["b:2", "key of lab", None]),
+        ("gateway", "--target lab", {}, ["https://lab.example", "key of lab", None]),
+        ("gateway", "--target lab --gateway http://b:2", {}, ["http://b:2", "key of lab", None]),
+        ("gateway", "--gateway http://b:2/v1", {"API_KEY": "k"}, ["http://b:2", "k", None]),
         ("inference", "--target a:1", {"API_KEY": "k"}, ["a:1", "k", None]),
         ("control", "--control b:2", {"TARGET": "a:1"}, ["b:2", None, None]),
         (
@@ -130,6 +137,10 @@ def test_options_are_stronger_than_profiles_and_these_than_the_environment(
         ("inference", "--target far", "calls the inference service, whose address is not given"),
         ("control", "--target a:1", "add --control HOST:PORT"),
         ("inference", "--control b:2", "add --target HOST:PORT"),
+        ("control", "--gateway http://b:2", "add --control HOST:PORT"),
+        ("gateway", "--target far", "add --gateway URL"),
+        ("gateway", "--gateway http://u:p@b:2", "is not http://HOST:PORT or https://HOST"),
+        ("gateway", "--data-dir HOME --gateway http://b:2", "either --data-dir or addresses"),
         ("control", "--data-dir HOME/second", "no `corral up` runs with the data folder"),
         ("control", "--data-dir HOME/second --control b:2", "either --data-dir or addresses"),
         ("control", "--target lab --data-dir HOME/second", "either --data-dir or addresses"),
@@ -156,16 +167,21 @@ def test_the_services_of_a_data_folder_are_called_with_its_token(machine: Machin
     ):
         chosen = machine.run("control", "--data-dir HOME/second", API_KEY="k", TARGET="lab")
         found = machine.run("inference", API_KEY="k")
+        gateway = machine.run("gateway", "--data-dir HOME/second")
 
     assert json.loads(chosen.output) == [RUNNING["control"], "token of second", None]
     assert json.loads(found.output) == [others["target"], "k", None]
+    assert json.loads(gateway.output)[0] == RUNNING["gateway"]
 
 
 def test_the_default_address_is_named_when_it_is_used(machine: Machine) -> None:
     """Nothing runs with the default data folder, and no profile is the default."""
-    result = machine.run("control")
+    control, gateway = machine.run("control"), machine.run("gateway")
 
-    assert "calling 127.0.0.1:50052, the default address of the control service" in result.output
+    assert "calling 127.0.0.1:50052, the default address of the control service" in control.output
+    assert "http://127.0.0.1:8080, the default address of the gateway service (--gateway," in (
+        gateway.output
+    )
 
 
 def test_a_profile_can_be_the_default(machine: Machine) -> None:
@@ -182,6 +198,7 @@ def test_a_profile_can_be_the_default(machine: Machine) -> None:
     [
         ("profiles = 1", "profiles: "),
         ("[profiles.a]\naddress = 'a:1'", "profiles.a.address: "),
+        ("[profiles.a]\ngateway = 'a:1'", "profiles.a.gateway: "),
         ("= ", "profiles.toml: "),
     ],
 )

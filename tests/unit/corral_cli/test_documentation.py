@@ -19,7 +19,8 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 IN_CONTAINER = r"docker (?:compose )?exec \S+ |docker compose run .* |kubectl .* -- "
 PREFIX = rf"(?:{IN_CONTAINER})?(?:\.venv/bin/|/opt/corral/bin/|as_)?"
 COMMAND = re.compile(rf"^{PREFIX}corral ([a-z-].*)$")
-REDIRECTIONS = re.compile(r"[0-9]?>.*|[|&;]+|<.*")
+ENDS = re.compile(r"[0-9]?>.*|[|&;]+|<.*|--")
+"""Words after those of the command: redirections, other commands, and arguments of a program."""
 MISSING_FILE = "there is no file"
 
 
@@ -36,7 +37,7 @@ def commands() -> Iterator[tuple[str, list[str]]]:
         for line in block.replace("\\\n", " ").splitlines():
             if match := COMMAND.match(line.partition(" #")[0].rstrip()):
                 words = shlex.split(match[1])
-                ends = [at for at, word in enumerate(words) if REDIRECTIONS.fullmatch(word)]
+                ends = [at for at, word in enumerate(words) if ENDS.fullmatch(word)]
                 yield page.name, words[: min(ends, default=len(words))]
 
 

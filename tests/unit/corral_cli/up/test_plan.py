@@ -38,6 +38,13 @@ def test_port_zero_becomes_a_port_that_other_services_connect_to(tmp_path: Path)
     plan.check_ports()
 
 
+def test_commands_on_this_machine_reach_the_gateway_by_loopback(tmp_path: Path) -> None:
+    """Also if it listens on all addresses."""
+    plan = Plan.load(UpFlags(data_dir=tmp_path, listen="0.0.0.0:18080"))
+
+    assert plan.access()["gateway"] == "http://127.0.0.1:18080"
+
+
 def test_flags_become_settings_of_the_inference_service(tmp_path: Path) -> None:
     """Models and sizes."""
     plan = Plan.load(
