@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 
-from gateway.http.hosts import is_from_other_page
 from svc_kit.auth.authenticator import (
     Authenticator,
     ServiceToken,
@@ -49,7 +49,7 @@ class Authentication:
         """
         authorization = find_credential(request.headers.items())
         principal = await self._authenticator.identify(authorization)
-        if principal.key_id == KEYLESS_ID and is_from_other_page(request.headers):
+        if principal.key_id == KEYLESS_ID and _is_from_other_page(request.headers):
             principal = replace(principal, scopes=principal.scopes & {Scope.INFERENCE})
         set_principal(principal)
         project_var.set(principal.project)
@@ -92,3 +92,16 @@ class Credentials:
                 raise ApiKeyInvalid
             return [*common, ("authorization", caller.authorization)]
         return common
+
+
+def _is_from_other_page(headers: Headers) -> bool:
+    """Whether a browser sends a request for a page of another origin, as far as headers tell.
+
+    Browsers send Sec-Fetch-Site (W3C, Fetch Metadata) to loopback and over TLS, and elsewhere
+    Origin alone.
+    """
+    site = headers.get("sec-fetch-site")
+    if site is not None:
+        return site not in ("same-origin", "none")
+    origin = headers.get("origin")
+    return origin is not None and origin.partition("://")[2] != headers.get("host")

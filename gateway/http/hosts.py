@@ -120,19 +120,6 @@ class HostCheck:
         await self._app(scope, receive, send_with_cors)
 
 
-def is_from_other_page(headers: Headers) -> bool:
-    """Whether a browser sends a request for a page of another origin, as far as headers tell.
-
-    Browsers send Sec-Fetch-Site (W3C, Fetch Metadata) to loopback and over TLS, and elsewhere
-    Origin alone.
-    """
-    site = headers.get("sec-fetch-site")
-    if site is not None:
-        return site not in ("same-origin", "none")
-    origin = headers.get("origin")
-    return origin is not None and origin.partition("://")[2] != headers.get("host")
-
-
 def _host_name(host: str) -> str | None:
     """The name in a Host header without port, brackets and trailing dot; None if malformed."""
     match = _HOST.fullmatch(host.lower())
