@@ -119,11 +119,13 @@ class CallPart(NamedTuple):
 
 
 class MessagePart(NamedTuple):
-    """New output of a turn that the engine has parsed, in this order."""
+    """New output of a turn that the engine has parsed, in this order. `logprobs` are those of the
+    content, without token ids."""
 
     reasoning: str = ""
     content: str = ""
     calls: tuple[CallPart, ...] = ()
+    logprobs: tuple[ChosenLogprob, ...] = ()
 
 
 class Delta(NamedTuple):

@@ -39,6 +39,8 @@ _MAX_RETRY_AFTER_S: Final = 60.0
 _FIRST_PAUSE_S: Final = 0.5
 _MAX_PAUSE_S: Final = 30.0
 
+_UNSUPPORTED: Final = "input is not supported"
+"""In the error with which llama-server refuses pictures that its model does not read, as 500."""
 REFUSED: Final = frozenset({400, 413, 422})
 """The statuses with which an engine refuses a stream; without the route it is another engine."""
 
@@ -304,7 +306,7 @@ class _Reader(ABC):
         problem = f"it answered with status {status}: {excerpt(bytes(self._error))}"
         if status in (429, 503):
             raise EngineOverloaded(problem, _retry_after(self._headers.get(b"retry-after", b"")))
-        if status in self.refused:
+        if status in self.refused or (status == 500 and _UNSUPPORTED in problem):
             raise RequestRefused(problem, status, _error_of(bytes(self._error)))
         if status in (401, 403):
             raise EngineUnusable(problem)

@@ -62,7 +62,11 @@ TESTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             f"{VECTORS}::test_an_engine_that_only_chats_is_not_asked_to_embed",
             f"{E2E}::test_what_the_engine_cannot_do_is_refused_by_name",
         ),
-        "pictures and sounds, reranking, log probabilities of prompts,"
+        "pictures": (
+            f"{TEXT_RPC}::test_pictures_pass_as_data_urls_with_the_type_of_their_bytes",
+            f"{FEATURES}::test_what_the_engine_lacks_is_refused_by_name",
+        ),
+        "sounds, reranking, log probabilities of prompts,"
         " `deterministic`, snapshots, GGUF adapters": (
             f"{FEATURES}::test_what_the_engine_lacks_is_refused_by_name",
             f"{VECTORS_E2E}::test_what_the_engine_would_not_do_to_vectors_is_refused_by_name",
@@ -143,9 +147,22 @@ TESTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             f"{TEXT_E2E}::test_a_conversation_goes_on_over_responses",
             f"{TEXT}::test_requests_beyond_the_concurrency_wait_here",
         ),
-        "other sampling fields, grammars, regex, `logprobs`, `logit_bias`, token ids,"
+        "`logprobs`, `top_logprobs`": (
+            f"{TEXT}::test_log_probabilities_are_those_of_an_engine_that_tells_them",
+            f"{TEXT}::test_log_probabilities_that_no_engine_tells_are_refused",
+            f"{TEXT_E2E}::test_what_the_inner_streams_the_outer_delivers",
+        ),
+        "pictures": (
+            f"{TEXT_RPC}::test_pictures_pass_as_data_urls_with_the_type_of_their_bytes",
+            f"{TEXT_RPC}::test_pictures_that_no_engine_takes_are_refused_by_name",
+            f"{TEXT_E2E}::test_what_the_inner_streams_the_outer_delivers",
+            "tests/unit/inference_svc/engine_client/test_requests.py"
+            "::test_pictures_are_held_once_for_all_choices_until_the_last_has_ended",
+        ),
+        "other sampling fields, grammars, regex, `logit_bias`, token ids,"
         " `thinking_budget_tokens`, chat templates, a last message of the assistant that is to be"
-        " continued, pictures and sounds": (
+        " continued, sounds, pictures in other messages": (
+            f"{TEXT_RPC}::test_pictures_that_no_engine_takes_are_refused_by_name",
             f"{TEXT_RPC}::test_each_option_is_sent_or_refused_or_a_hint",
             f"{TEXT_RPC}::test_what_openai_has_no_field_for_is_refused_by_name",
             f"{TEXT_RPC}::test_templates_and_formats_of_ours_are_refused_by_name",
