@@ -23,6 +23,7 @@ from inference_svc.upstream.faults import (
     EngineUnusable,
     RequestFailed,
     RequestRefused,
+    TlsRefused,
     excerpt,
 )
 from inference_svc.upstream.http_connection import HttpConnection
@@ -60,7 +61,8 @@ class EndpointState(enum.Enum):
 class Endpoint:
     """One URL. `num_running` are the requests in flight, of at most `slots`, `problem` is why it is
     not up since `down_at`; `is_lost`: the last probe failed, by more than overload. `adapters` are
-    as in `EngineInfo`. `verify` asks what the engine is, at each new connection for a stream."""
+    as in `EngineInfo`. `verify` asks what the engine is, at each new connection for a stream.
+    `certificate_end` is that of the last TLS connection, in seconds since 1970."""
 
     def __init__(
         self, target: UpstreamTarget, url: str, verify: "Callable[[Endpoint], Awaitable[None]]"
@@ -71,6 +73,7 @@ class Endpoint:
         self.problem = "not asked yet"
         self.is_lost = False
         self.adapters: Mapping[str, str | int] = {}
+        self.certificate_end: int | None = None
         self.num_running = self.slots = 0
         self.probe_at = self.rest_until = self.down_at = 0.0
         self._pause_s, self._rest_s = _FIRST_PAUSE_S, _RETRY_AFTER_S
@@ -231,16 +234,18 @@ class Endpoint:
         context = self._context() if self._is_tls else None
         try:
             async with asyncio.timeout(self._target.connect_timeout_s):
-                _, connection = await asyncio.get_running_loop().create_connection(
+                transport, connection = await asyncio.get_running_loop().create_connection(
                     HttpConnection, self._host, self._port, ssl=context
                 )
         except TimeoutError:
             raise EngineLost("it did not accept a connection in time") from None
         except ssl.SSLError as problem:
-            raise EngineLost(f"its certificate or TLS is not accepted: {problem}") from None
+            raise TlsRefused(f"its certificate or TLS is not accepted: {problem}") from None
         except OSError as problem:
             raise EngineLost(f"it cannot be reached: {problem}") from None
         self._open.add(connection)
+        if certificate := transport.get_extra_info("peercert"):
+            self.certificate_end = ssl.cert_time_to_seconds(certificate["notAfter"])
         return connection, False
 
     def _release(self, connection: HttpConnection) -> None:

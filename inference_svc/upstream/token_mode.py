@@ -43,7 +43,7 @@ from inference_svc.upstream.vllm import Vllm
 from svc_kit.errors import DecodeFailed, DomainError, GrammarInvalid
 
 OpenVocabulary = Callable[[str], Awaitable[UpstreamVocabulary]]
-_KINDS: Final[Mapping[str, Ask]] = {
+TOKEN_KINDS: Final[Mapping[str, Ask]] = {
     "llama_server": LlamaServer.info,
     "vllm": Vllm.info,
     "sglang": Sglang.info,
@@ -61,7 +61,8 @@ class TokenMode:
     def __init__(self, target: UpstreamTarget, open_vocabulary: OpenVocabulary) -> None:
         self._target = target
         self._open_vocabulary = open_vocabulary
-        self._kinds = {kind: ask for kind, ask in _KINDS.items() if target.kind in ("auto", kind)}
+        kinds = TOKEN_KINDS.items()
+        self._kinds = {kind: ask for kind, ask in kinds if target.kind in ("auto", kind)}
         self._opening = asyncio.Lock()
         self._vocabulary: UpstreamVocabulary | None = None
         self._apis: dict[str, EngineApi] = {}
