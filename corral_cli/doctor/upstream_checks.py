@@ -42,7 +42,8 @@ def _describe(name: str, upstream: UpstreamSettings, inspection: Inspection) -> 
         return _describe_fault(f"{setting}: {url}: {found}", setting, found)
     kind, info = found
     message = f"{setting}: {url} is {f'{kind} {info.version}'.strip()} with the model {info.model}"
-    if missing := sorted(set(upstream.adapters) - info.adapters.keys()):
+    missing = sorted(set(upstream.adapters) - info.adapters.keys())
+    if missing and not upstream.adapter_folder:
         remedy = f"load them there, or remove them from `{setting}.adapters`"
         return warning(_CHECK, f"{message}, without the adapters {', '.join(missing)}", remedy)
     return ok(_CHECK, message)

@@ -153,6 +153,13 @@ class Endpoint:
         await self._exchange("POST", path, body, reader, lambda _: None, timeout_s, timeout_s)
         return reader.value()
 
+    async def post(self, path: str, body: Any) -> None:
+        """Send a request whose answer is its status, in at most the time of a first token. Raises
+        `EngineFault`."""
+        reader, timeout_s = _JsonReader(), self._target.first_token_timeout_s
+        await self._exchange("POST", path, body, reader, lambda _: None, timeout_s, timeout_s)
+        reader.check_status()
+
     async def stream(
         self,
         path: str,

@@ -6,6 +6,7 @@ write. Text, stop texts, reasoning and counts are ours and do not see the seam.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from collections.abc import Sequence as SequenceOf
@@ -22,10 +23,17 @@ from inference_svc.upstream.engine_api import (
     AnswerReader,
     Chunk,
     EngineApi,
+    EngineInfo,
     Generation,
     TokenLogprob,
 )
-from inference_svc.upstream.faults import AnswerInvalid, EngineLost, RequestRefused
+from inference_svc.upstream.faults import (
+    AnswerInvalid,
+    EngineLost,
+    EngineUnusable,
+    RequestFailed,
+    RequestRefused,
+)
 from inference_svc.upstream.llama_server import LlamaServer
 from inference_svc.upstream.pieces import PieceIndex, VocabularyPieces
 from inference_svc.upstream.probe import (
@@ -42,12 +50,15 @@ from inference_svc.upstream.upstream_turn import ServedModel, Turn
 from inference_svc.upstream.vllm import Vllm
 from svc_kit.errors import DecodeFailed, DomainError, GrammarInvalid
 
+log = logging.getLogger(__name__)
 OpenVocabulary = Callable[[str], Awaitable[UpstreamVocabulary]]
 TOKEN_KINDS: Final[Mapping[str, Ask]] = {
     "llama_server": LlamaServer.info,
     "vllm": Vllm.info,
     "sglang": Sglang.info,
 }
+_LOAD_PAUSE_S: Final = 60.0
+"""Between two attempts to load an adapter that the engine did not load."""
 _UNTOLD_LOGPROB: Final = -9999.0
 """OpenAI's value for a token whose probability is not told."""
 
@@ -66,6 +77,8 @@ class TokenMode:
         self._opening = asyncio.Lock()
         self._vocabulary: UpstreamVocabulary | None = None
         self._apis: dict[str, EngineApi] = {}
+        self._load_at: dict[tuple[str, str], float] = {}
+        """When an adapter that was not loaded is tried again, by URL and name."""
 
     async def examine(self, endpoint: Endpoint) -> Examined:
         kind, info = await detect(endpoint, self._kinds, self._target)
@@ -76,6 +89,8 @@ class TokenMode:
             if kind not in self._apis:
                 self._apis[kind] = await asyncio.to_thread(_make_api, kind, vocabulary)
             api = self._apis[kind]
+        if self._target.adapter_folder:
+            info = await self._load_adapters(endpoint, api, info)
         digest = await check_vocabulary(endpoint, api, info.model, vocabulary)
         size = await find_vector_size(endpoint, info.model, vocabulary)
         identity = Identity(api.name, info.model, info.revision, size, digest)
@@ -83,6 +98,25 @@ class TokenMode:
         turn = partial(TokenTurn, api=api, pieces=VocabularyPieces(vocabulary))
         embed = partial(EmbeddingTurn, route=EmbeddingRoute(), size=size) if size else None
         return Examined(api, info, identity, prober.features, turn, embed, vocabulary.size)
+
+    async def _load_adapters(
+        self, endpoint: Endpoint, api: EngineApi, info: EngineInfo
+    ) -> EngineInfo:
+        """Let an engine load what it lacks of the adapters; return what it then tells. What it does
+        not load is missing as without the setting. Raises `EngineFault`."""
+        target, now = self._target, time.monotonic()
+        if not api.adapter_route:
+            raise EngineUnusable("it loads no adapters at run time: remove adapter_folder")
+        missing = [(endpoint.url, name) for name in target.adapters if name not in info.adapters]
+        due = [each for each in missing if self._load_at.get(each, 0.0) <= now]
+        for each in due:
+            path = f"{target.adapter_folder}/{each[1]}"
+            try:
+                await endpoint.post(api.adapter_route, {"lora_name": each[1], "lora_path": path})
+            except (RequestRefused, RequestFailed, AnswerInvalid, EngineUnusable) as fault:
+                self._load_at[each] = now + _LOAD_PAUSE_S
+                log.warning("%s has not loaded the adapter %s: %s", endpoint.url, path, fault)
+        return await api.info(endpoint, target) if due else info
 
 
 def already_open(vocabulary: UpstreamVocabulary) -> OpenVocabulary:

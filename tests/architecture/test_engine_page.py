@@ -15,6 +15,7 @@ SERVICES: Final = "tests/e2e/test_upstream_services.py"
 FEATURES: Final = "tests/unit/inference_svc/upstream/test_features.py"
 RPC: Final = "tests/unit/inference_svc/rpc/test_upstream_features.py"
 ADAPTERS: Final = f"{UPSTREAM}/test_upstream_adapters.py"
+LOADS: Final = f"{ADAPTERS}::test_an_engine_is_told_to_load_what_it_lacks_from_the_folder"
 TEXT: Final = f"{UPSTREAM}/test_text_mode.py"
 TEXT_E2E: Final = "tests/e2e/test_text_mode.py"
 TEXT_RPC: Final = "tests/unit/inference_svc/rpc/test_text_mode.py"
@@ -113,8 +114,8 @@ TESTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             *others,
         )
         for name, others in {
-            "vLLM": (),
-            "SGLang": (),
+            "vLLM": (LOADS,),
+            "SGLang": (LOADS,),
             "llama-server": (
                 f"{ADAPTERS}::test_an_engine_without_the_setting_applies_its_adapters_itself",
             ),

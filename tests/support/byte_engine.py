@@ -84,6 +84,8 @@ class ByteEngine:
     bodies: list[dict[str, Any]] = field(default_factory=list)
     routes: dict[str, Callable[[], tuple[int, Any]]] = field(default_factory=dict)
     requests: list[str] = field(default_factory=list)
+    posted: list[dict[str, Any]] = field(default_factory=list)
+    """The bodies of requests to `routes`."""
     heads: list[str] = field(default_factory=list)
     model: str = "bytes"
     slots: int = 4
@@ -145,6 +147,7 @@ class ByteEngine:
         wire = _WIRES[self.kind]
         known = wire.routes(self)
         if path in self.routes:
+            self.posted += [body] if body is not None else []
             await _send(writer, *self.routes[path]())
         elif route in known:
             await _send(writer, 200, known[route])
