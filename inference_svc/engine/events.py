@@ -286,7 +286,8 @@ class DiskCacheLoad(NamedTuple):
 
 
 class Embedded(NamedTuple):
-    """The vector of an input of an embedding request; `is_last` if it is the last one."""
+    """The vector of an input of an embedding request; `is_last` if it is the last one.
+    `is_estimated`: an upstream in text mode has not told the tokens."""
 
     sequence_id: int
     model: str
@@ -294,6 +295,7 @@ class Embedded(NamedTuple):
     vector: npt.NDArray[np.float32]
     num_tokens: int
     is_last: bool
+    is_estimated: bool = False
 
 
 Event = (
