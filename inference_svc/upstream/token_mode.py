@@ -10,11 +10,15 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from collections.abc import Sequence as SequenceOf
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from inference_svc.engine.constraint import Constraint, OutputFormat, OutputFormatKind
 from inference_svc.engine.events import ChosenLogprob, Delta, FinishReason, Logprob
 from inference_svc.engine.sequence import Sequence
+from inference_svc.engine_client.continuation import continuation, may_continue
 from inference_svc.upstream.embedding_turn import EmbeddingRoute, EmbeddingTurn
 from inference_svc.upstream.endpoint import Endpoint
 from inference_svc.upstream.endpoints import Examined
@@ -48,7 +52,13 @@ from inference_svc.upstream.sglang import Sglang
 from inference_svc.upstream.target import UpstreamTarget, UpstreamVocabulary
 from inference_svc.upstream.upstream_turn import ServedModel, Turn
 from inference_svc.upstream.vllm import Vllm
-from svc_kit.errors import DecodeFailed, DomainError, GrammarInvalid
+from svc_kit.errors import (
+    DecodeFailed,
+    DomainError,
+    EngineRestarting,
+    FeatureUnsupported,
+    GrammarInvalid,
+)
 
 log = logging.getLogger(__name__)
 OpenVocabulary = Callable[[str], Awaitable[UpstreamVocabulary]]
@@ -151,12 +161,17 @@ class TokenTurn(Turn):
     def can_go_on(self) -> bool:
         # An engine begins a constraint at the first new token.
         request = self.sequence.request
-        return request.constraint is None or self.sequence.num_output == len(request.resumed)
+        if request.constraint is None or self.sequence.num_output == len(request.resumed):
+            return True
+        form = request.constraint.form
+        return form is not None and self._served.takes_gbnf and may_continue(form)
 
     def refusal(self, fault: RequestRefused) -> DomainError:
         request = self.sequence.request
         if request.constraint is None or not fault.may_be_content:
             return DecodeFailed(request_id=request.request_id)
+        if self.sequence.num_output:
+            return self._cannot_go_on(request.constraint)
         problem = "the engine does not accept it"
         return GrammarInvalid(field=request.constraint.field, problem=problem)
 
@@ -165,7 +180,9 @@ class TokenTurn(Turn):
         while not self.is_finished:
             if self._force():
                 return
-            await self._attempt(endpoint)
+            constraint = await self._constraint()
+            if not self.is_finished:
+                await self._attempt(endpoint, constraint)
 
     def _begin(self) -> None:
         """Leave the queue, and replay the resumed tokens, once."""
@@ -190,16 +207,44 @@ class TokenTurn(Turn):
         room = self._served.context_tokens - len(sequence.tokens)
         return min(sequence.request.max_tokens - sequence.num_output, room)
 
-    async def _attempt(self, endpoint: Endpoint) -> None:
+    async def _constraint(self) -> Constraint | None:
+        """The constraint of what is still to be written. Finishes the sequence if that is nothing.
+        Raises a `DomainError` if it cannot be written."""
+        sequence, request = self.sequence, self.sequence.request
+        constraint = request.constraint
+        if constraint is None or constraint.form is None or not sequence.num_output:
+            return constraint
+        form, rest = constraint.form, None
+        with suppress(UnicodeDecodeError):  # half of a character
+            rest = await asyncio.to_thread(continuation, form, self._output.decode())
+        if rest is None:
+            raise self._cannot_go_on(constraint)
+        if not rest:
+            self._start(0)
+            self._finish(FinishReason.STOP)
+        return Constraint("", form.field, OutputFormat(OutputFormatKind.GBNF, rest, form.field))
+
+    def _cannot_go_on(self, constraint: Constraint) -> DomainError:
+        if self.sequence.num_output > len(self.sequence.request.resumed):
+            return EngineRestarting(phase="running")
+        return FeatureUnsupported(feature=f"'resume' with '{constraint.field}' after this output")
+
+    @property
+    def _output(self) -> bytes:
+        tokens = self.sequence.tokens[len(self.sequence.request.prompt) :]
+        return b"".join(self._pieces.piece(each, special=False) for each in tokens)
+
+    async def _attempt(self, endpoint: Endpoint, constraint: Constraint | None) -> None:
         served, sequence = self._served, self.sequence
         self._num_left = self._num_allowed
+        is_whole = constraint is sequence.request.constraint
         generation = Generation(
-            sequence.request,
+            sequence.request if is_whole else replace(sequence.request, constraint=constraint),
             served.model,
             sequence.tokens,
             self._num_left,
             max(sequence.request.min_tokens - sequence.num_output, 0),
-            served.takes_grammars,
+            served.takes_grammars and is_whole,
             self._adapters(endpoint),
         )
         self._reader = self._api.reader(generation)

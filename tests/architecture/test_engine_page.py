@@ -14,6 +14,7 @@ E2E: Final = "tests/e2e/test_upstreams.py"
 SERVICES: Final = "tests/e2e/test_upstream_services.py"
 FEATURES: Final = "tests/unit/inference_svc/upstream/test_features.py"
 RPC: Final = "tests/unit/inference_svc/rpc/test_upstream_features.py"
+CONTINUATION: Final = "tests/unit/inference_svc/engine_client/test_continuation.py"
 ADAPTERS: Final = f"{UPSTREAM}/test_upstream_adapters.py"
 LOADS: Final = f"{ADAPTERS}::test_an_engine_is_told_to_load_what_it_lacks_from_the_folder"
 TEXT: Final = f"{UPSTREAM}/test_text_mode.py"
@@ -231,11 +232,22 @@ TESTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             f"{TEXT}::test_what_was_shown_in_part_does_not_begin_again",
             f"{TEXT_E2E}::test_a_kill_of_one_of_two_urls_doubles_nothing",
         ),
-        "with an enforced format, grammar, `strict` or required tools": (
+        "with a choice, or with JSON of the keywords that all engines enforce": (
+            f"{UPSTREAM}/test_resumption.py"
+            "::test_an_output_in_a_format_goes_on_with_the_grammar_of_its_rest",
+            f"{UPSTREAM}/test_resumption.py"
+            "::test_a_complete_output_in_a_format_ends_without_another_engine",
+            f"{CONTINUATION}::test_each_rest_of_a_document_may_follow_what_is_before_it",
+            f"{CONTINUATION}::test_what_follows_makes_a_document_of_the_schema",
+        ),
+        "with another enforced format, a grammar, `strict` or required tools": (
             f"{UPSTREAM}/test_resumption.py"
             "::test_a_constrained_output_begins_again_if_nothing_was_shown",
             f"{UPSTREAM}/test_resumption.py"
             "::test_a_constrained_output_that_was_shown_ends_with_its_engine",
+            f"{UPSTREAM}/test_resumption.py"
+            "::test_an_output_whose_rest_is_no_grammar_ends_with_its_engine",
+            f"{CONTINUATION}::test_a_rest_that_cannot_be_written_is_none",
         ),
         "with `seed` and a temperature above 0": (
             f"{UPSTREAM}/test_resumption.py"
@@ -243,10 +255,14 @@ TESTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         ),
         "several choices": (f"{UPSTREAM}/test_resumption.py::test_each_choice_goes_on_by_itself",),
         "embeddings": (f"{VECTORS}::test_what_was_embedded_before_a_loss_is_not_asked_for_again",),
-        "turn of a run or a background response in text mode, or with an enforced format,"
-        " `strict` or required tools, after it has written something": (
+        "turn of a run or a background response with a format that goes on": (
+            f"{UPSTREAM}/test_resumption.py::test_an_output_in_a_format_is_resumed",
+            f"{E2E}::test_a_background_response_with_a_format_goes_on_after_a_loss",
+        ),
+        "turn of a run or a background response in text mode, or with another constraint, after"
+        " it has written something": (
             f"{UPSTREAM}/test_resumption.py::test_a_constrained_output_cannot_be_resumed",
-            f"{E2E}::test_a_background_response_with_a_format_fails_if_it_had_begun",
+            f"{E2E}::test_a_background_response_whose_rest_is_no_grammar_fails_if_it_had_begun",
         ),
         "that has lost three engines": (
             f"{UPSTREAM}/test_resumption.py::test_a_request_that_loses_three_engines_ends",
