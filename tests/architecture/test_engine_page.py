@@ -22,6 +22,8 @@ TEXT_E2E: Final = "tests/e2e/test_text_mode.py"
 TEXT_RPC: Final = "tests/unit/inference_svc/rpc/test_text_mode.py"
 VECTORS: Final = f"{UPSTREAM}/test_upstream_embeddings.py"
 VECTORS_E2E: Final = "tests/e2e/test_engine_embeddings.py"
+ROUTER: Final = "tests/unit/inference_svc/vllm_grpc"
+ROUTER_E2E: Final = "tests/e2e/test_vllm_engine.py"
 POOL: Final = "tests/unit/inference_svc/model_pool/test_upstreams.py"
 
 TESTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
@@ -271,8 +273,49 @@ TESTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             f"{UPSTREAM}/test_resumption.py::test_a_request_that_engines_fail_twice_ends",
         ),
     },
+    "Behind a router of others": {
+        "`input_ids`, `text`, `sampling_params`": (
+            f"{ROUTER}/test_vllm_requests.py::test_a_field_of_the_request_is_converted",
+            f"{ROUTER}/test_vllm_requests.py::test_a_sampling_parameter_is_honoured_or_refused",
+            f"{ROUTER}/test_vllm_requests.py::test_unset_parameters_have_the_defaults_of_vllm",
+            f"{ROUTER}/test_vllm_requests.py::test_limits_are_named_in_the_words_of_the_contract",
+            f"{ROUTER_E2E}::test_the_tokens_are_those_of_the_other_service",
+        ),
+        "`json_schema`, `regex`, `json_object`, `choice`, `grammar`": (
+            f"{ROUTER}/test_vllm_requests.py::test_a_grammar_with_rules_of_gbnf_is_one",
+            f"{ROUTER_E2E}::test_a_constraint_holds_from_the_first_token",
+        ),
+        "`stop`, `skip_special_tokens`": (
+            f"{ROUTER}/test_vllm_responses.py::test_the_end_of_a_choice_names_what_was_asked_for",
+        ),
+        "`spaces_between_special_tokens`, `include_stop_str_in_output`, `original_text`": (
+            f"{ROUTER}/test_vllm_requests.py::test_no_field_of_the_contract_is_forgotten",
+        ),
+        "`structural_tag`, `kv_transfer_params`, `mm_inputs`, `media_refs`, a `data_parallel_rank`"
+        " but 0": (f"{ROUTER}/test_vllm_requests.py::test_what_is_not_served_is_refused_by_name",),
+        "`Abort`": (
+            f"{ROUTER_E2E}::test_an_abort_ends_a_request_of_the_same_project",
+            f"{ROUTER}/test_vllm_responses.py"
+            "::test_an_abort_ends_the_choices_that_have_not_finished",
+        ),
+        "`HealthCheck`": (
+            f"{ROUTER}/test_vllm_service.py::test_it_is_healthy_while_requests_are_served",
+        ),
+        "`GetModelInfo`": (f"{ROUTER_E2E}::test_the_model_and_the_server_are_described",),
+        "`GetServerInfo`, `GetLoads`": (
+            f"{ROUTER_E2E}::test_the_model_and_the_server_are_described",
+        ),
+        "`FlushCache`, `StartProfile`, `StopProfile`, `SubscribeKvEvents`": (
+            f"{ROUTER_E2E}::test_methods_that_are_not_served_are_refused_by_name",
+        ),
+    },
 }
 """By section and first cell."""
+
+
+def test_every_table_of_the_page_of_engines_is_here() -> None:
+    sections = re.findall(r"^## (.+)$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert [each for each in sections if list(rows_of(each))] == list(TESTS)
 
 
 def rows_of(section: str) -> Iterator[str]:
