@@ -6,7 +6,7 @@ import functools
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypeVar
 
 from fastapi import Depends, Query
 from starlette.requests import HTTPConnection, Request
@@ -32,6 +32,7 @@ from svc_kit.errors import Draining, ScopeMissing
 from svc_kit.logs import add_call_fields, current_request_id
 from svc_kit.rpc.admin_call import RecentRefusals
 
+ResultT = TypeVar("ResultT")
 Names = ParamNames | Rename
 """The names of fields in errors: OpenAI's of an endpoint, or another dialect's function."""
 
@@ -137,6 +138,11 @@ class AppContext:
             lambda error: error,
             is_queued=is_queued,
         )
+
+    async def complete(self, request: Request, calls: Coroutine[Any, Any, ResultT]) -> ResultT:
+        """Return the result of unary calls that a response needs before it begins. Raises their
+        DomainErrors, or CallerCancelled if the client disconnects."""
+        return await sse.while_connected(request.receive, calls, self.active_calls)
 
     def call_response(
         self,

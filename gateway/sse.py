@@ -4,9 +4,9 @@ Both watch the connection, so that a client that disconnects cancels its calls.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, cast
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from dialects.shared.errors import Rename
 from dialects.shared.parameters import ignore_parameter
 from gateway.active_calls import ActiveCalls
-from gateway.calls import Calls
+from gateway.calls import Calls, ComposedCall
 from gateway.http.errors import json_response
 from gateway.http.large_bodies import beginning
 from gateway.http.middleware import mark_disconnected
@@ -26,6 +26,7 @@ _THINKING = frozenset(("enable_thinking", "reasoning_effort", "thinking_budget_t
 _NO_THINKING = "the model has no such thinking"
 _NOT_ENFORCED = "a part of it is not enforced"
 Begin = Callable[[Scope], Awaitable[None]]
+ResultT = TypeVar("ResultT")
 PING = b": ping\n\n"
 PING_AFTER_ID = b": ping\n"
 """OpenAI's SDK for Python takes an empty line after an event with an id for one without data, and
@@ -201,6 +202,22 @@ class CallResponse(Response):
             raise self._rename(error) from error.__cause__
         finally:
             watcher.cancel()
+
+
+async def while_connected(
+    receive: Receive, calls: Coroutine[Any, Any, ResultT], active_calls: ActiveCalls
+) -> ResultT:
+    """The result of unary calls before a response. A client that disconnects cancels them, which
+    raises CallerCancelled."""
+    call = ComposedCall(calls)
+    watcher = asyncio.create_task(_stop_on_disconnect(receive, call))
+    watcher.add_done_callback(retrieve_exception)
+    try:
+        with active_calls.track(call):
+            await call.open()
+            return cast(ResultT, call.first)
+    finally:
+        watcher.cancel()
 
 
 def _report_ignored(first: object, rename: Rename) -> None:

@@ -93,7 +93,7 @@ class EngineSettings(SettingsGroup):
 
 
 class MediaSettings(SettingsGroup):
-    """Pictures and sounds in requests, for models with a projector."""
+    """Pictures and sounds in requests, for models with a projector and for engines of others."""
 
     vectors_mib: int = Field(512, ge=1)
     """Maximum disk space for encoded pictures and sounds of a model. Those in use and those that
@@ -101,13 +101,15 @@ class MediaSettings(SettingsGroup):
     folder: Path | None = None
     """Folder for them, emptied when the service ends. Unset: the system's temporary folder."""
     encoder_threads: int | None = Field(None, ge=1, le=1024)
-    """Threads with which pictures and sounds are encoded, at a low priority. Unset: as many as
-    cores."""
+    """Threads that encode pictures and sounds, at a low priority. Unset: as many as cores."""
     queued: int = Field(256, ge=1)
     """Maximum number of pictures and sounds of a model that wait to be encoded."""
     encode_timeout_s: float = Field(600.0, gt=0)
     """How long the encoding of one picture or sound may take, with the time in which it is stopped
     beside streams."""
+    forwarded_mib: int = Field(256, ge=1)
+    """Maximum size of the pictures, in base64, that requests to a model in text mode hold until its
+    engine has answered, with shares as in engine.queued_requests."""
 
 
 class SnapshotSettings(SettingsGroup):
@@ -176,8 +178,7 @@ class TurnFormatSettings(SettingsGroup):
 
 class SamplingSettings(SettingsGroup):
     """A model's sampling defaults, used where a request sets no value. An unset field falls back to
-    the model file's metadata, then to llama.cpp's default.
-    """
+    the model file's metadata, then to llama.cpp's default."""
 
     temperature: float | None = None
     """Flattens (above 1) or sharpens (below 1) the distribution; 0 selects the likeliest token."""

@@ -73,6 +73,9 @@ class UpstreamSettings(SettingsGroup):
     adapters: list[AdapterName] = Field([])
     """LoRA adapters that the engine has loaded, as it lists them (llama-server: their files without
     .gguf), which are models with these names in requests. Not in text mode."""
+    adapter_folder: str = Field("", pattern=r"^(/.{0,1023})?$")
+    """Folder at the engine's machine with a folder in PEFT's form for each of adapters, by its
+    name. Those that vLLM or SGLang has not loaded, it is told to load from there. Empty: none."""
     key_file: PrivateFile | None = None
     """File with the API key that the engine requires."""
     headers: Mapping[str, SecretStr] = Field({})
@@ -109,6 +112,10 @@ class UpstreamSettings(SettingsGroup):
             raise ValueError(
                 "adapters: in text mode, one is an upstream of its own, with its name as model"
             )
+        if self.adapter_folder and not self.adapters:
+            raise ValueError("adapter_folder: name those to load in adapters")
+        if self.adapter_folder and self.kind == "llama_server":
+            raise ValueError("adapter_folder: llama-server loads adapters at its start only")
         return self
 
     @property

@@ -1,6 +1,7 @@
 """What `corral doctor` finds: one line a check, as text or JSON."""
 
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
@@ -21,6 +22,7 @@ class Level(StrEnum):
 
 _COLORS = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "red"}
 _LEVEL_WIDTH = max(map(len, Level))
+_RENEWAL_DAYS = 21
 
 
 @dataclass(frozen=True)
@@ -56,3 +58,12 @@ def warning(check: str, message: str, remedy: str) -> Finding:
 def error(check: str, message: str, remedy: str) -> Finding:
     """Something without which Corral does not work."""
     return Finding(check, Level.ERROR, message, remedy)
+
+
+def check_expiry(check: str, certificate: str, end: datetime, now: datetime) -> Finding:
+    """A certificate that is valid until `end`; it is a warning three weeks before."""
+    if end <= now:
+        return error(check, f"{certificate} expired on {end:%Y-%m-%d}", "renew it")
+    days = (end - now).days
+    message = f"{certificate} is valid for {days} days"
+    return warning(check, message, "renew it") if days < _RENEWAL_DAYS else ok(check, message)

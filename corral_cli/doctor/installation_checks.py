@@ -15,7 +15,8 @@ from cryptography import x509
 from control_svc.config import ControlSettings
 from control_svc.db.engine import LOCK_NAME as CONTROL_LOCK_NAME
 from corral_cli.db import check_schema
-from corral_cli.doctor.findings import Finding, error, ok, warning
+from corral_cli.doctor.findings import Finding, check_expiry, error, ok, warning
+from corral_cli.doctor.upstream_checks import check_upstreams
 from corral_cli.serve import SERVICES, load
 from corral_cli.up.children import identify
 from corral_cli.up.plan import Plan, UpFlags
@@ -34,7 +35,6 @@ from svc_kit.settings.groups import TlsSettings, UpstreamTlsSettings
 _GB = 1e9
 _LITTLE_DISK_BYTES, _ENOUGH_DISK_BYTES = 1e9, 10e9
 _DATABASE_TIMEOUT_S = 10.0
-_RENEWAL_DAYS = 21
 
 
 def check_installation(
@@ -69,6 +69,7 @@ def check_installation(
     yield from check_folders(loaded)
     if inference := loaded.get("inference"):
         yield from check_model_memory(inference, is_running=running is not None)
+        yield from check_upstreams(inference, datetime.now(UTC))
     if control := loaded.get("control"):
         yield check_database(control)
 
@@ -171,17 +172,13 @@ def check_certificates(name: str, settings: Any, now: datetime) -> Iterator[Find
 
 def check_certificate(name: str, path: Path, key: Path | None, now: datetime) -> Finding:
     """Load a certificate as a server does, and look at its end."""
-    check, remedy = f"certificate of {name}", "renew it"
+    check = f"certificate of {name}"
     try:
         ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(path, key)
         end = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
     except (OSError, ValueError) as problem:
-        return error(check, f"{path} cannot be used: {problem}", remedy)
-    days = (end - now).days
-    if end <= now:
-        return error(check, f"{path} expired on {end:%Y-%m-%d}", remedy)
-    message = f"{path} is valid for {days} days"
-    return warning(check, message, remedy) if days < _RENEWAL_DAYS else ok(check, message)
+        return error(check, f"{path} cannot be used: {problem}", "renew it")
+    return check_expiry(check, str(path), end, now)
 
 
 def check_database(settings: ControlSettings) -> Finding:

@@ -88,21 +88,24 @@ async def _chat_response(
         events=CompletionEvent,
     ),
 )
-async def create_completion(inference: Inference, fields: JsonObject, context: Context) -> Response:
+async def create_completion(
+    inference: Inference, fields: JsonObject, request: Request, context: Context
+) -> Response:
     """Complete one or several prompts. With `stream`, return server-sent events."""
     body = await convert(parse_completion, fields)
     params = completion_params(body)
     requests = await convert(prompt_requests, body)
 
     async def detokenize(tokens: Sequence[int]) -> str:
-        request = inference_service_pb2.DetokenizeRequest(
+        proto = inference_service_pb2.DetokenizeRequest(
             model=body.model, token_ids=tokens, special_tokens=True
         )
-        reply = await inference.call(request, inference_service_pb2.DetokenizeResponse)
+        reply = await inference.call(proto, inference_service_pb2.DetokenizeResponse)
         return reply.text
 
     with openai_names(params):
-        echoes = await render_echoes(body, detokenize)
+        rendered = render_echoes(body, detokenize)
+        echoes = await context.complete(request, rendered) if body.echo else await rendered
     start = functools.partial(inference.generate, requests)
     envelope = context.new_envelope(COMPLETION_ID, body.model)
     if not body.stream:

@@ -132,12 +132,15 @@ def _created_object(reply: pb.CreateResponseResponse) -> Mapping[str, Any]:
 @router.post(
     "/input_tokens", **operation("Count input tokens", InputTokens, json_body(ResponseBody))
 )
-async def count_input_tokens(control: Control, fields: JsonObject) -> Response:
+async def count_input_tokens(
+    control: Control, fields: JsonObject, request: Request, context: Context
+) -> Response:
     """Count the tokens of the prompt that a response would have."""
     body = await convert(parse_response, fields)
     proto = pb.CountInputTokensRequest(new_response=await convert(new_response, body))
     with openai_names(RESPONSE_PARAMS):
-        reply = await control.call(proto, pb.CountInputTokensResponse)
+        counting = control.call(proto, pb.CountInputTokensResponse)
+        reply = await context.complete(request, counting)
     content = InputTokens(object="response.input_tokens", input_tokens=reply.input_tokens)
     return json_response(content)
 

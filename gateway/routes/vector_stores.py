@@ -12,7 +12,7 @@ from dialects.openai.errors import VECTOR_STORE_PARAMS, openai_names
 from dialects.openai.resources import vector_stores
 from dialects.openai.resources.vector_search import VectorSearchBody, search_request
 from dialects.openai.shared.pagination import PageQuery, parse_page_fields
-from gateway.context import Control, IdempotencyKey, JsonObject
+from gateway.context import Context, Control, IdempotencyKey, JsonObject
 from gateway.http.docs import json_body, operation
 from gateway.http.errors import json_response
 from gateway.http.rate_limits import set_rate_limits
@@ -82,11 +82,13 @@ def delete_vector_store(store_id: str) -> pb.DeleteVectorStoreRequest:
     ),
 )
 async def search_vector_store(
-    control: Control, store_id: str, body: JsonObject, request: Request
+    control: Control, store_id: str, body: JsonObject, request: Request, context: Context
 ) -> Response:
     """Find the chunks that match a query best."""
     with openai_names(VECTOR_STORE_PARAMS):
         proto = search_request(store_id, body)
-        reply = await control.call(proto, pb.SearchVectorStoreResponse, timeout_s=SEARCH_TIMEOUT_S)
+        reply_type = pb.SearchVectorStoreResponse
+        searching = control.call(proto, reply_type, timeout_s=SEARCH_TIMEOUT_S)
+        reply = await context.complete(request, searching)
         set_rate_limits(request.scope, reply)
     return json_response(vector_stores.search_page(proto.queries, reply.hits))

@@ -1,5 +1,6 @@
 """Conversations as OpenAI's API of chat completions has them, for engines that render them."""
 
+from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -9,12 +10,14 @@ from inference_svc.chat.conversation import (
     Conversation,
     MediaPart,
     Message,
+    Part,
     Role,
     ToolCall,
     ToolChoice,
     ToolMode,
     ToolSpec,
 )
+from inference_svc.media.image_format import image_media_type
 
 
 def prompt_fields(conversation: Conversation) -> Iterator[tuple[str, Any]]:
@@ -30,11 +33,11 @@ def prompt_fields(conversation: Conversation) -> Iterator[tuple[str, Any]]:
 def _message(message: Message) -> Iterator[tuple[str, Any]]:
     """OpenAI's `developer` is not known everywhere."""
     yield "role", "system" if message.role is Role.DEVELOPER else message.role.value
-    texts = [part.text for part in message.parts if not isinstance(part, MediaPart)]
-    if len(texts) == 1 or message.role is Role.TOOL:
+    has_media = any(isinstance(part, MediaPart) for part in message.parts)
+    if message.role is Role.TOOL or (len(message.parts) == 1 and not has_media):
         yield "content", message.text
     else:
-        yield "content", [{"type": "text", "text": text} for text in texts] or None
+        yield "content", [_part(part) for part in message.parts] or None
     if message.reasoning:
         yield "reasoning_content", message.reasoning
     if message.tool_calls:
@@ -43,6 +46,17 @@ def _message(message: Message) -> Iterator[tuple[str, Any]]:
         yield "tool_call_id", message.tool_call_id
     if message.name:
         yield "name", message.name
+
+
+def _part(part: Part) -> Mapping[str, Any]:
+    """A part; a picture is in the JSON as it is made here, without a look at each character."""
+    if not isinstance(part, MediaPart):
+        return {"type": "text", "text": part.text}
+    head = f"data:{image_media_type(part.data)};base64,".encode()
+    image: dict[str, Any] = {"url": orjson.Fragment(b'"%s%s"' % (head, b64encode(part.data)))}
+    if part.detail:
+        image["detail"] = part.detail
+    return {"type": "image_url", "image_url": image}
 
 
 def _call(call: ToolCall) -> Mapping[str, Any]:

@@ -15,10 +15,12 @@ _BYTES_PER_TOKEN: Final = 4
 
 
 class Embeddings(NamedTuple):
-    """The vectors of the inputs of a call, in order, and the number of tokens of all inputs."""
+    """The vectors of the inputs of a call, in order, and the number of tokens of all inputs.
+    `is_estimated`: the engine has not told them."""
 
     vectors: list[Vector]
     num_tokens: int
+    is_estimated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,11 +119,13 @@ class CallPart(NamedTuple):
 
 
 class MessagePart(NamedTuple):
-    """New output of a turn that the engine has parsed, in this order."""
+    """New output of a turn that the engine has parsed, in this order. `logprobs` are those of the
+    content, without token ids."""
 
     reasoning: str = ""
     content: str = ""
     calls: tuple[CallPart, ...] = ()
+    logprobs: tuple[ChosenLogprob, ...] = ()
 
 
 class Delta(NamedTuple):
@@ -284,7 +286,8 @@ class DiskCacheLoad(NamedTuple):
 
 
 class Embedded(NamedTuple):
-    """The vector of an input of an embedding request; `is_last` if it is the last one."""
+    """The vector of an input of an embedding request; `is_last` if it is the last one.
+    `is_estimated`: an upstream in text mode has not told the tokens."""
 
     sequence_id: int
     model: str
@@ -292,6 +295,7 @@ class Embedded(NamedTuple):
     vector: npt.NDArray[np.float32]
     num_tokens: int
     is_last: bool
+    is_estimated: bool = False
 
 
 Event = (

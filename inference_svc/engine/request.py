@@ -98,7 +98,8 @@ class SequenceRequest:
     `request_id` is that of the RPC, for errors.
 
     For an upstream in text mode `chat` are the fields of a chat completion (OpenAI's), and the
-    prompt has no tokens, but an estimated number of them, `estimated_tokens`.
+    prompt has no tokens, but an estimated number of them, `estimated_tokens`; `media_bytes` is the
+    size of its pictures in base64.
 
     The text ends at the first of `stop`, which with `content` counts only in the content of the
     turn (`Detokenizer`), or at the first of `end_texts`, which end the turns of the model.
@@ -143,6 +144,7 @@ class SequenceRequest:
     source: "array[int]" = field(default_factory=lambda: array("i"))
     chat: Mapping[str, Any] | None = None
     estimated_tokens: int = 0
+    media_bytes: int = 0
 
     def new_detokenizer(self) -> Detokenizer:
         return Detokenizer(

@@ -27,6 +27,7 @@ class PendingEmbedding:
     arrived_at: float = field(default_factory=time.monotonic)
     vectors: dict[int, Vector] = field(default_factory=dict)
     num_tokens: int = 0
+    is_estimated: bool = False
     entry: QueueEntry = field(init=False)
     """What it is for the limits of the queue."""
 
@@ -86,10 +87,11 @@ class EmbeddingTracker:
             return
         pending.vectors[event.input_index] = event.vector
         pending.num_tokens += event.num_tokens
+        pending.is_estimated |= event.is_estimated
         if event.is_last and not pending.done.done():
             del self.live[event.sequence_id]
             vectors = [vector for _, vector in sorted(pending.vectors.items())]
-            pending.done.set_result(Embeddings(vectors, pending.num_tokens))
+            pending.done.set_result(Embeddings(vectors, pending.num_tokens, pending.is_estimated))
 
     def abort(self, request_id: str, *, project: str | None) -> bool:
         """Abort a request (only of `project` if given). Return whether it was live."""

@@ -10,6 +10,7 @@ from typing import Any, Final
 from inference_svc.engine.constraint import Constraint, OutputFormatKind
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.sampling_params import LLAMA_CPP_ORDER, Sampling, Stage
+from inference_svc.engine_client.continuation import may_continue
 from inference_svc.engine_client.form_schema import unenforced_part
 from svc_kit.errors import FeatureUnsupported
 
@@ -129,6 +130,16 @@ class Features:
         """Whether a constraint can be enforced."""
         return not self._lacks(constraint)
 
+    def continues(self, constraint: Constraint) -> bool:
+        """Whether an output within a constraint may go on after it has begun: its rest is then sent
+        as a grammar in GBNF."""
+        form = constraint.form
+        return form is not None and self.takes_gbnf and may_continue(form)
+
+    @property
+    def takes_gbnf(self) -> bool:
+        return OutputFormatKind.GBNF in self.constraints
+
     def _lacks(self, constraint: Constraint) -> str:
         """What of a constraint would not be enforced; empty if all is."""
         form = constraint.form
@@ -157,7 +168,7 @@ class Features:
         if constraint is not None and (lacking := self._lacks(constraint)):
             hint = f" (start it with {self.grammar_flag})" if self.grammar_flag else ""
             yield f"{lacking}{hint}"
-        if constraint is not None and request.resumed:
+        if constraint is not None and request.resumed and not self.continues(constraint):
             yield f"'resume' with '{constraint.field}'"
         has_budget = request.reasoning is not None and request.reasoning.budget is not None
         if constraint is not None and has_budget:

@@ -8,10 +8,12 @@ from svc_kit.queue_share import QueueEntry, check_queue
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
-    """The maximum number of waiting requests and of their prompt tokens."""
+    """The maximum number of waiting requests, of their prompt tokens, and of the bytes of pictures
+    that requests hold, waiting or running, until an engine in text mode has answered them."""
 
     requests: int
     tokens: int
+    media_bytes: int
 
     def check(
         self,
@@ -30,7 +32,7 @@ class QueueLimits:
         """
         if requests <= self.requests and tokens <= self.tokens:
             return
-        retry_after = round(min(max(retry_after, 1.0), 60.0), 1)
+        retry_after = _clamp(retry_after)
         queue, (project, priority, _) = list(waiting), new[0]
         check_queue(
             "requests",
@@ -49,3 +51,25 @@ class QueueLimits:
                 depth=tokens,
                 retry_after=retry_after,
             )
+
+    def check_media(
+        self, held: Sequence[QueueEntry], new: QueueEntry, *, retry_after: float
+    ) -> None:
+        """Raise `QueueFull` if the pictures of `new` beside those that are `held` exceed the limit
+        and a share. The amounts are bytes; `retry_after` is as in `check`.
+
+        A request is always accepted while none holds pictures.
+        """
+        if held:
+            check_queue(
+                "bytes of pictures",
+                self.media_bytes,
+                held,
+                new,
+                depth=sum(each.amount for each in held) + new.amount,
+                retry_after=_clamp(retry_after),
+            )
+
+
+def _clamp(retry_after: float) -> float:
+    return round(min(max(retry_after, 1.0), 60.0), 1)

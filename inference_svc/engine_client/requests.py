@@ -54,6 +54,10 @@ def _waiting(request: SequenceRequest) -> QueueEntry:
     return QueueEntry(request.project, request.priority, request.num_prompt_tokens)
 
 
+def _media(request: SequenceRequest) -> QueueEntry:
+    return QueueEntry(request.project, request.priority, request.media_bytes)
+
+
 class RequestTracker:
     """The waiting and running sequences, by id; at most `slots` run at once.
 
@@ -89,6 +93,7 @@ class RequestTracker:
         next). Raises `QueueFull`; then nothing was admitted."""
         position = max(0, len(self.live) - self.slots)
         self.check_queue([_waiting(request) for request in requests])
+        self._check_media(requests[0])
         ids = tuple(islice(self._ids, len(requests)))
         stream = OutputStream(
             requests[0].request_id,
@@ -119,6 +124,19 @@ class RequestTracker:
             tokens=queued + added if queued else 0,
             retry_after=self._mean_age_s() * (1 + max(waiting - len(new), 0) / max(self.slots, 1)),
         )
+
+    def _check_media(self, new: SequenceRequest) -> None:
+        """Raise `QueueFull` unless the pictures of a request, which its choices share, may be held
+        until it ends."""
+        if not new.media_bytes:
+            return
+        held = {
+            item.stream.request_id: _media(item.request)
+            for item in self.live.values()
+            if item.request.media_bytes
+        }
+        entries = list(held.values())
+        self._limits.check_media(entries, _media(new), retry_after=self._mean_age_s())
 
     def _mean_age_s(self) -> float:
         """The mean age of running sequences: an estimate of how long one takes."""

@@ -15,6 +15,17 @@ Step = Callable[[str], str | bytes]
 _NFC_SHRINKS: Final = 3
 """How many times fewer bytes a text has at least in normalization form C."""
 _BYTE_TOKEN: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_CLEANUP: Final = (
+    *((f" {mark}", mark) for mark in ".?!,"),
+    (" ' ", "'"),
+    (" n't", "n't"),
+    (" 'm", "'m"),
+    (" do not", " don't"),
+    (" 's", "'s"),
+    (" 've", "'ve"),
+    (" 're", "'re"),
+)
+"""What the library's `cleanup` replaces, in each token by itself and in this order."""
 _DIVIDING = frozenset(
     {"ByteLevel", "Digits", "Metaspace", "Punctuation", "Split", "UnicodeScripts"}
 )
@@ -114,10 +125,20 @@ def _step(component: Component) -> Step | None:
         case {"type": "Metaspace", "replacement": str(replacement)}:
             return lambda text: text.replace(replacement, " ")
         case {"type": "WordPiece", "prefix": str(prefix)}:
-            return lambda text: text[len(prefix) :] if text.startswith(prefix) else " " + text
+            return _word_piece_step(prefix, cleans_up=component.get("cleanup", True))
         case {"type": "Fuse"} | {"type": "Strip", "content": " "}:
             return None  # these act on whole texts
     raise ValueError(f"its decoder has the step {component['type']}, which is not supported here")
+
+
+def _word_piece_step(prefix: str, *, cleans_up: bool) -> Step:
+    def decode(text: str) -> str:
+        text = text[len(prefix) :] if text.startswith(prefix) else " " + text
+        for spaced, joined in _CLEANUP if cleans_up else ():
+            text = text.replace(spaced, joined)
+        return text
+
+    return decode
 
 
 def decode_byte_level(text: str) -> bytes:

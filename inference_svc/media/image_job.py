@@ -8,7 +8,7 @@ import signal
 import struct
 import warnings
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from io import BytesIO
 from math import isqrt
@@ -21,6 +21,7 @@ from PIL.JpegImagePlugin import jpeg_factory
 from PIL.PngImagePlugin import PngImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
+from inference_svc.media.image_format import UNSUPPORTED_FORMAT, image_media_type
 from svc_kit.sandbox.jobs import JobRefused
 
 _HEADER_CPU_S: Final = 0.05
@@ -41,6 +42,12 @@ _TRANSPOSITIONS: Final = {
     6: Transpose.ROTATE_270,
     7: Transpose.TRANSVERSE,
     8: Transpose.ROTATE_90,
+}
+_OPENERS: Final[Mapping[str, Callable[[BytesIO], ImageFile.ImageFile]]] = {
+    "image/png": PngImageFile,
+    "image/jpeg": jpeg_factory,
+    "image/gif": GifImageFile,
+    "image/webp": WebPImageFile,
 }
 # What Pillow raises for damaged files.
 _DAMAGES: Final = (
@@ -87,17 +94,12 @@ def decode(payload: dict[str, Any]) -> dict[str, Any]:
 
 
 def _choose_opener(data: bytes) -> Callable[[BytesIO], ImageFile.ImageFile]:
-    if data.startswith(b"\x89PNG\r\n\x1a\n"):
-        return PngImageFile
-    if data.startswith(b"\xff\xd8\xff"):
-        if data.count(b"\xff\xda") > _MAX_SCANS:
-            raise JobRefused(f"the picture has more than {_MAX_SCANS} scans")
-        return jpeg_factory
-    if data.startswith((b"GIF87a", b"GIF89a")):
-        return GifImageFile
-    if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
-        return WebPImageFile
-    raise JobRefused("the format is not supported; supported are PNG, JPEG, WebP and GIF")
+    media_type = image_media_type(data)
+    if media_type is None:
+        raise JobRefused(UNSUPPORTED_FORMAT)
+    if media_type == "image/jpeg" and data.count(b"\xff\xda") > _MAX_SCANS:
+        raise JobRefused(f"the picture has more than {_MAX_SCANS} scans")
+    return _OPENERS[media_type]
 
 
 @contextmanager

@@ -226,6 +226,7 @@ def upstream_target(name: str, settings: UpstreamSettings) -> UpstreamTarget:
         kind=settings.kind,
         model=settings.model,
         adapters=tuple(settings.adapters),
+        adapter_folder=settings.adapter_folder.rstrip("/"),
         key_file=settings.key_file,
         headers=tuple((key, value.get_secret_value()) for key, value in settings.headers.items()),
         concurrency=settings.concurrency,

@@ -246,6 +246,7 @@ class ModelLoader:
         on_progress: Callable[[LoadProgress], None],
     ) -> EngineClient:
         settings, observer = self._settings.engine, EngineObserver(self._metrics)
+        media_bytes = self._settings.media.forwarded_mib << 20
 
         def on_state(state: EngineState) -> None:
             observer.on_state(state)
@@ -254,7 +255,7 @@ class ModelLoader:
         engine = EngineClient(
             entry.name,
             spawn,
-            QueueLimits(settings.queued_requests, settings.queued_tokens),
+            QueueLimits(settings.queued_requests, settings.queued_tokens, media_bytes),
             ReaderLimits(settings.unread_events, settings.reader_patience_s),
             on_state=on_state,
             on_event=observer.on_event,

@@ -148,6 +148,7 @@ class MessageTurn(Turn[service_pb.ChatResponse]):
     def _add(self, part: events.MessagePart, delta: service_pb.ChatDelta) -> None:
         delta.reasoning += part.reasoning
         delta.content += part.content
+        delta.logprobs.extend(map(chosen_logprob, part.logprobs))
         for call in part.calls:
             self._has_calls = True
             if self._max_calls is not None and call.position >= self._max_calls:

@@ -72,6 +72,7 @@ class EmbeddingService:
         return pb.EmbedResponse(
             embeddings=[pb.Embedding(values=vector) for vector in found.vectors],
             prompt_tokens=found.num_tokens,
+            is_estimated=found.is_estimated,
             model=loaded.opened.name,
             rate_limits=statuses,
         )

@@ -311,7 +311,9 @@ def _explain_text_mode(entry: ModelEntry, processor: TextProcessor) -> Section:
     if entry.upstream is not None:
         explained["upstream"] = _describe_upstream(entry, entry.upstream)
     explained["sampling"] = _changes(processor.default_sampling, NEUTRAL_SAMPLING)
-    explained["unsure"] = ["text mode: what the engine honours is not probed"]
+    explained["unsure"] = [
+        "text mode: of what the engine honours, only log probabilities are probed"
+    ]
     return explained
 
 

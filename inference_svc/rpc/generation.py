@@ -162,7 +162,7 @@ class GenerationService:
     ) -> tuple[AcceptedRequest, Sequence[MessageTurn]]:
         """Submit the conversation itself, which the engine renders."""
         conversation = await read_conversation(call.request.conversation, self.limits)
-        conversation = await self.media_inputs.read(conversation, None)
+        conversation = await self.media_inputs.read_for_engine(conversation)
         requests = text_requests(call, conversation, model.default_sampling)
         key = UsageKey(call.project, call.caller.principal.key_id, self._resolve(call).name)
         call.admission = await self.admit(key, text_need(call, requests[0]))

@@ -5,11 +5,13 @@ from typing import Final
 
 from inference_svc.chat.conversation import Conversation, MediaPart, Part, TextPart
 from inference_svc.engine.media import MediaKind
+from inference_svc.media.decoder import MediaLimits, check_file_bytes
 from inference_svc.media.document import DocumentReader
 from inference_svc.media.fetcher import MediaFetcher
+from inference_svc.media.image_format import UNSUPPORTED_FORMAT, image_media_type
 from inference_svc.media.processor import MediaInput, MediaProcessor
 from inference_svc.validation import check_count
-from svc_kit.errors import UnsupportedField
+from svc_kit.errors import InvalidField, UnsupportedField
 
 MAX_PARTS: Final = 100
 """Maximum number of pictures, sounds and documents of a conversation."""
@@ -40,6 +42,28 @@ class MediaInputs:
             raise UnsupportedField(field=encoded[0].field)
         if all(_is_encoded(part) and not part.url for _, part in media):
             return conversation
+        return await self._read_parts(conversation, processor)
+
+    async def read_for_engine(self, conversation: Conversation) -> Conversation:
+        """Like `read`, for an engine that gets pictures as files and no sounds; whether it reads
+        them only the engine knows. Raises `TooLong` and `InvalidField` for files that are no
+        pictures."""
+        media = conversation.media
+        check_count("messages", media, MAX_PARTS)
+        for field, part in media:
+            if _is_encoded(part) and part.kind != MediaKind.IMAGE.value:
+                raise UnsupportedField(field=field)
+        conversation, limit = await self._read_parts(conversation, None), MediaLimits().image_bytes
+        for field, part in conversation.media:
+            check_file_bytes(field, part.data, limit)
+            if image_media_type(part.data) is None:
+                raise InvalidField(field=field, problem=UNSUPPORTED_FORMAT)
+        return conversation
+
+    async def _read_parts(
+        self, conversation: Conversation, processor: MediaProcessor | None
+    ) -> Conversation:
+        media = conversation.media
         with_pages = processor is not None and processor.ready.reads_images
         fields = (field for field, _ in media)
         messages = []

@@ -19,7 +19,7 @@ from corral.inference.v1 import inference_service_pb2 as service_pb
 from google.protobuf.duration_pb2 import Duration
 
 from inference_svc.chat.chat_completions import prompt_fields
-from inference_svc.chat.conversation import Conversation
+from inference_svc.chat.conversation import Conversation, MediaPart, Role
 from inference_svc.chat.json_values import json_object
 from inference_svc.engine.media import MediaSpan
 from inference_svc.engine.request import MAX_DRAFT, NO_ADAPTERS, AdapterStack, SequenceRequest
@@ -51,6 +51,8 @@ _SENT_SAMPLING: Final = ("temperature", "top_p", "frequency_penalty", "presence_
 _SEEDS: Final = 1 << 31
 """Some services have seeds of 32 bits with a sign."""
 _BYTES_PER_TOKEN: Final = 4
+_PICTURE_TOKENS: Final = 1024
+"""What a picture counts where the engine counts the tokens: those of most are fewer."""
 _UNTOLD_OUTPUT: Final = 4096
 """Tokens that limits reserve for an answer if neither the request nor the engine tells a limit."""
 
@@ -259,6 +261,8 @@ def text_requests(
     resolve_stored_object(options, call.caller.principal, "")
     sampling = to_sampling(options.sampling, defaults)
     prompt = dict(prompt_fields(conversation))
+    media_bytes = sum(_base64_size(part.data) for _, part in conversation.media)
+    text_bytes = len(orjson.dumps(prompt)) - media_bytes
     chat = {**prompt, **_answer_fields(call, conversation, sampling)}
     template = SequenceRequest(
         sequence_id=-1,
@@ -283,7 +287,10 @@ def text_requests(
         min_tokens=options.stopping.min_tokens,
         ignore_eos=options.stopping.ignore_eos,
         chat=chat,
-        estimated_tokens=len(orjson.dumps(prompt)) // _BYTES_PER_TOKEN + 1,
+        estimated_tokens=text_bytes // _BYTES_PER_TOKEN
+        + len(conversation.media) * _PICTURE_TOKENS
+        + 1,
+        media_bytes=media_bytes,
     )
     if not options.sampling.HasField("seed"):
         return [replace(template, choice=i) for i in range(call.num_choices)]
@@ -291,6 +298,10 @@ def text_requests(
         replace(template, choice=i, chat={**chat, "seed": (template.seed + i) % _SEEDS})
         for i in range(call.num_choices)
     ]
+
+
+def _base64_size(data: bytes) -> int:
+    return (len(data) + 2) // 3 * 4
 
 
 def text_need(call: Call[service_pb.ChatRequest], request: SequenceRequest) -> Need:
@@ -335,6 +346,9 @@ def _unsupported(request: service_pb.ChatRequest, conversation: Conversation) ->
         "'reasoning_format' inline": (request.reasoning_format == chat_pb2.REASONING_FORMAT_INLINE),
     }
     yield from (name for name, is_set in refused.items() if is_set)
+    for message in conversation.messages:
+        if message.role is not Role.USER and any(isinstance(p, MediaPart) for p in message.parts):
+            yield f"a picture in a message of the role '{message.role.value}'"
 
 
 def _optional(message: generation.OutputOptions, name: str) -> int | None:

@@ -267,6 +267,7 @@ class UpstreamConnection:
             probed.engine.info.model,
             probed.context_tokens,
             probed.features.takes_grammars,
+            probed.features.takes_gbnf,
             self._emit,
             lambda project: self._queue.shares.charge(project, 1),
         )
@@ -375,6 +376,9 @@ class UpstreamConnection:
             return
         if isinstance(problem, EngineFault):
             self._on_fault(turn, endpoint, problem)
+        elif isinstance(problem, DomainError):
+            if sequence_id in self._turns:
+                self._fail(turn, problem)
         elif problem is not None:
             log.error("a request to %s failed", self._target.name, exc_info=problem)
             if sequence_id in self._turns:

@@ -144,6 +144,7 @@ class EmbeddingTurn(Turn):
     def _deliver(self, part: slice, answer: Answer) -> None:
         """Emit vectors. The tokens that an engine counts for texts together count for the first."""
         request, counts = self._request, self._sizes[part]
+        is_estimated = bool(request.texts) and answer.num_tokens is None
         if request.texts and answer.num_tokens is not None:
             counts = [answer.num_tokens, *(0 for _ in counts[1:])]
         for vector, num_tokens in zip(answer.vectors, counts, strict=True):
@@ -151,7 +152,15 @@ class EmbeddingTurn(Turn):
             finished = finished_vector(vector, request.dimensions, normalize=request.normalize)
             is_last = self._num_done == len(self._sizes)
             self._served.emit(
-                Embedded(request.sequence_id, request.model, index, finished, num_tokens, is_last)
+                Embedded(
+                    request.sequence_id,
+                    request.model,
+                    index,
+                    finished,
+                    num_tokens,
+                    is_last,
+                    is_estimated,
+                )
             )
 
 

@@ -23,6 +23,7 @@ from inference_svc.upstream.faults import (
     EngineUnusable,
     RequestFailed,
     RequestRefused,
+    TlsRefused,
     excerpt,
 )
 from inference_svc.upstream.http_connection import HttpConnection
@@ -39,6 +40,8 @@ _MAX_RETRY_AFTER_S: Final = 60.0
 _FIRST_PAUSE_S: Final = 0.5
 _MAX_PAUSE_S: Final = 30.0
 
+_UNSUPPORTED: Final = "input is not supported"
+"""In the error with which llama-server refuses pictures that its model does not read, as 500."""
 REFUSED: Final = frozenset({400, 413, 422})
 """The statuses with which an engine refuses a stream; without the route it is another engine."""
 
@@ -58,7 +61,8 @@ class EndpointState(enum.Enum):
 class Endpoint:
     """One URL. `num_running` are the requests in flight, of at most `slots`, `problem` is why it is
     not up since `down_at`; `is_lost`: the last probe failed, by more than overload. `adapters` are
-    as in `EngineInfo`. `verify` asks what the engine is, at each new connection for a stream."""
+    as in `EngineInfo`. `verify` asks what the engine is, at each new connection for a stream.
+    `certificate_end` is that of the last TLS connection, in seconds since 1970."""
 
     def __init__(
         self, target: UpstreamTarget, url: str, verify: "Callable[[Endpoint], Awaitable[None]]"
@@ -69,6 +73,7 @@ class Endpoint:
         self.problem = "not asked yet"
         self.is_lost = False
         self.adapters: Mapping[str, str | int] = {}
+        self.certificate_end: int | None = None
         self.num_running = self.slots = 0
         self.probe_at = self.rest_until = self.down_at = 0.0
         self._pause_s, self._rest_s = _FIRST_PAUSE_S, _RETRY_AFTER_S
@@ -147,6 +152,13 @@ class Endpoint:
         reader.must_be_ours, reader.refused = True, refused
         await self._exchange("POST", path, body, reader, lambda _: None, timeout_s, timeout_s)
         return reader.value()
+
+    async def post(self, path: str, body: Any) -> None:
+        """Send a request whose answer is its status, in at most the time of a first token. Raises
+        `EngineFault`."""
+        reader, timeout_s = _JsonReader(), self._target.first_token_timeout_s
+        await self._exchange("POST", path, body, reader, lambda _: None, timeout_s, timeout_s)
+        reader.check_status()
 
     async def stream(
         self,
@@ -229,16 +241,18 @@ class Endpoint:
         context = self._context() if self._is_tls else None
         try:
             async with asyncio.timeout(self._target.connect_timeout_s):
-                _, connection = await asyncio.get_running_loop().create_connection(
+                transport, connection = await asyncio.get_running_loop().create_connection(
                     HttpConnection, self._host, self._port, ssl=context
                 )
         except TimeoutError:
             raise EngineLost("it did not accept a connection in time") from None
         except ssl.SSLError as problem:
-            raise EngineLost(f"its certificate or TLS is not accepted: {problem}") from None
+            raise TlsRefused(f"its certificate or TLS is not accepted: {problem}") from None
         except OSError as problem:
             raise EngineLost(f"it cannot be reached: {problem}") from None
         self._open.add(connection)
+        if certificate := transport.get_extra_info("peercert"):
+            self.certificate_end = ssl.cert_time_to_seconds(certificate["notAfter"])
         return connection, False
 
     def _release(self, connection: HttpConnection) -> None:
@@ -304,7 +318,7 @@ class _Reader(ABC):
         problem = f"it answered with status {status}: {excerpt(bytes(self._error))}"
         if status in (429, 503):
             raise EngineOverloaded(problem, _retry_after(self._headers.get(b"retry-after", b"")))
-        if status in self.refused:
+        if status in self.refused or (status == 500 and _UNSUPPORTED in problem):
             raise RequestRefused(problem, status, _error_of(bytes(self._error)))
         if status in (401, 403):
             raise EngineUnusable(problem)

@@ -119,7 +119,7 @@ class EngineApi(InfoApi, Protocol):
     """One kind of engine with token ids. `sampling` are the fields of `Sampling`, and `forms` the
     constraint kinds that its versions may honour; `grammar_flag` is with what it takes our
     grammars, `brackets_are_control` and `mixes_adapters` as in `Features`. Where it `may_do_both`,
-    an engine that embeds may also generate."""
+    an engine that embeds may also generate. `adapter_route` loads an adapter, if one does."""
 
     sampling: frozenset[str]
     forms: frozenset[OutputFormatKind]
@@ -128,6 +128,7 @@ class EngineApi(InfoApi, Protocol):
     takes_min_tokens: bool
     may_do_both: bool
     mixes_adapters: bool
+    adapter_route: str
 
     async def known_fields(self, endpoint: Endpoint, model: str) -> frozenset[str]:
         """The fields that act, by our names: of `sampling`, "ignore_eos" and "min_tokens"."""

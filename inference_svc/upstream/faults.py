@@ -25,6 +25,10 @@ class EngineLost(EngineFault):
     """It cannot be reached, cut its answer, or was silent for too long."""
 
 
+class TlsRefused(EngineLost):
+    """Its certificate is not accepted (expired, of another name or authority), or its TLS."""
+
+
 class RequestFailed(EngineLost):
     """It answered with an error of its own (500): the request may be the reason, or the engine."""
 

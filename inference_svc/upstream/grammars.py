@@ -5,6 +5,8 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
+from inference_svc.structured_output.derivative import gbnf_text
+
 _PART: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"|/(?:[^/\\\n]|\\.)*/|@([A-Za-z0-9_]+)')
 """A string, a regular expression, or a reference to another grammar of a document."""
 
@@ -33,14 +35,4 @@ def _inline(grammar: dict[str, Any]) -> str:
 
 def gbnf_choices(choices: Sequence[str]) -> str:
     """The GBNF grammar of one of several texts."""
-    return "root ::= " + " | ".join(_gbnf_text(each) for each in choices)
-
-
-def _gbnf_text(text: str) -> str:
-    return '"' + "".join(_gbnf_character(each) for each in text) + '"'
-
-
-def _gbnf_character(character: str) -> str:
-    if character in '"\\':
-        return f"\\{character}"
-    return character if character.isprintable() else f"\\U{ord(character):08X}"
+    return "root ::= " + " | ".join(gbnf_text(each) for each in choices)

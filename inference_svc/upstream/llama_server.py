@@ -77,6 +77,7 @@ class LlamaServer:
     takes_min_tokens = False
     may_do_both = True
     mixes_adapters = True
+    adapter_route = ""
 
     def __init__(self, pieces: PieceIndex) -> None:
         self._pieces = pieces

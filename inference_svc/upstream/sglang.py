@@ -46,6 +46,7 @@ class Sglang:
     takes_min_tokens = True
     may_do_both = False
     mixes_adapters = False
+    adapter_route = "/load_lora_adapter"
 
     @staticmethod
     async def info(endpoint: Endpoint, target: UpstreamTarget) -> EngineInfo:

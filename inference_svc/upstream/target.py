@@ -34,7 +34,8 @@ class UpstreamTarget:
 
     `urls` are "http(s)://host[:port][/prefix]"; `kind` is "auto", "vllm", "sglang",
     "llama_server" or "openai". `model` is the engine's name of the model; empty: its only one.
-    `adapters` are the names of those that requests may use, as the engine lists them.
+    `adapters` are the names of those that requests may use, as the engine lists them; those that it
+    lacks it is to load from `adapter_folder`, if that is set.
     `key_file` has a key for `Authorization: Bearer`, and is read at each connection. `concurrency`,
     of each URL, and `context_tokens` are told by the engine if None. Times are in seconds: until
     connected, until the first token, and between two parts of an answer. `ca_file` verifies engines
@@ -47,6 +48,7 @@ class UpstreamTarget:
     kind: str = "auto"
     model: str = ""
     adapters: tuple[str, ...] = ()
+    adapter_folder: str = ""
     key_file: Path | None = None
     headers: tuple[tuple[str, str], ...] = ()
     concurrency: int | None = None

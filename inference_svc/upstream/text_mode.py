@@ -1,7 +1,8 @@
 """Engines without token ids: messages go there as they are, and come parsed (`openai`).
 
-An answer that was shown in part cannot go on at another engine. Tokens are counted by the engine;
-until it has told them, or if it does not, each event counts as one.
+Of what they honour, only log probabilities are probed, by an answer of one token. An answer that
+was shown in part cannot go on at another engine. Tokens are counted by the engine; until it has
+told them, or if it does not, each event counts as one.
 """
 
 from dataclasses import dataclass, replace
@@ -14,7 +15,13 @@ from inference_svc.engine_client.features import Features
 from inference_svc.upstream.embedding_turn import EmbeddingRoute, EmbeddingTurn
 from inference_svc.upstream.endpoint import Endpoint
 from inference_svc.upstream.endpoints import Examined
-from inference_svc.upstream.faults import AnswerInvalid, EngineLost, EngineUnusable, RequestRefused
+from inference_svc.upstream.faults import (
+    AnswerInvalid,
+    EngineLost,
+    EngineUnusable,
+    RequestFailed,
+    RequestRefused,
+)
 from inference_svc.upstream.openai import FEATURES, MessageReader, OpenAi, Usage, chat_completion
 from inference_svc.upstream.probe import Identity
 from inference_svc.upstream.target import UpstreamTarget
@@ -30,6 +37,8 @@ _REFUSED_STATUSES: Final = frozenset({400, 403, 404, 413, 422})
 does not have; that the routes are there was seen by the list of models."""
 _EMBEDDINGS: Final = EmbeddingRoute("/embeddings", _REFUSED_STATUSES)
 _PROBE_TEXT: Final = "a"
+_LOGPROBS: Final = (20, 5, 1)
+"""Alternatives of a token that are tried; services have limits of their own."""
 _REFUSED: Final = "the engine does not accept this request; the log of the service has its reason"
 
 
@@ -39,6 +48,13 @@ class FieldNames:
     know alone."""
 
     limit: str = "max_tokens"
+
+    def learn(self, fault: RequestRefused, sent: str) -> bool:
+        """Whether a request that was refused with the name `sent` may be sent with the new one."""
+        if fault.unknown_field != sent or sent == _NEW_LIMIT:
+            return False
+        self.limit = _NEW_LIMIT
+        return True
 
 
 class TextMode:
@@ -59,9 +75,40 @@ class TextMode:
         embed = partial(EmbeddingTurn, route=_EMBEDDINGS, size=size) if size else None
 
         async def features() -> Features:
-            return replace(FEATURES, generates=not self._target.embeds, vector_size=size)
+            if self._target.embeds:
+                return replace(FEATURES, generates=False, vector_size=size)
+            return replace(FEATURES, max_logprobs=await self._max_logprobs(endpoint, info.model))
 
         return Examined(self._api, info, identity, features, turn, embed)
+
+    async def _max_logprobs(self, endpoint: Endpoint, model: str) -> int | None:
+        """The alternatives of a token that an engine tells, None without log probabilities."""
+        for count in _LOGPROBS:
+            try:
+                has_logprobs = await self._tells_logprobs(endpoint, model, count)
+            except RequestRefused:
+                continue
+            except (RequestFailed, AnswerInvalid):
+                return None
+            return count if has_logprobs else None
+        return None
+
+    async def _tells_logprobs(self, endpoint: Endpoint, model: str, count: int) -> bool:
+        limit, reader = self._names.limit, MessageReader(count)
+        messages = [{"role": "user", "content": _PROBE_TEXT}]
+        fields = {"messages": messages, "max_tokens": 1}
+        path, body = chat_completion(fields, model, limit, count)
+
+        def read(data: bytes) -> bool:
+            return reader.read(data).is_last
+
+        try:
+            await endpoint.stream(path, body, read, lambda _: None, _REFUSED_STATUSES)
+        except RequestRefused as fault:
+            if not self._names.learn(fault, limit):
+                raise
+            return await self._tells_logprobs(endpoint, model, count)
+        return reader.has_logprobs
 
     async def _vector_size(self, endpoint: Endpoint, model: str) -> int:
         try:
@@ -76,7 +123,7 @@ class MessageTurn(Turn):
     def __init__(self, sequence: Sequence, served: ServedModel, *, names: FieldNames) -> None:
         super().__init__(sequence, served)
         self._names = names
-        self._reader = MessageReader()
+        self._reader = MessageReader(sequence.request.top_logprobs)
         self._usage: Usage | None = None
         self._finish_reason = ""
         self._num_tokens = self._num_reasoning = self._num_bytes = 0
@@ -101,15 +148,18 @@ class MessageTurn(Turn):
         try:
             await self._attempt(endpoint, limit)
         except RequestRefused as fault:
-            if fault.unknown_field != limit or limit == _NEW_LIMIT:
+            if not self._names.learn(fault, limit):
                 raise
-            self._names.limit = _NEW_LIMIT
-            await self._attempt(endpoint, _NEW_LIMIT)
+            await self._attempt(endpoint, self._names.limit)
 
     async def _attempt(self, endpoint: Endpoint, limit: str) -> None:
-        self._reader, self._usage, self._finish_reason = MessageReader(), None, ""
+        request = self.sequence.request
+        self._reader = MessageReader(request.top_logprobs)
+        self._usage, self._finish_reason = None, ""
         try:
-            path, body = chat_completion(self.sequence.request, self._served.model, limit)
+            path, body = chat_completion(
+                request.chat or {}, self._served.model, limit, request.top_logprobs
+            )
             await self._ask(endpoint, path, body, self._read, _REFUSED_STATUSES)
         except EngineLost:
             if not self._finish_reason:  # else only its counts are missing

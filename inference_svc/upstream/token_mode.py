@@ -6,14 +6,19 @@ write. Text, stop texts, reasoning and counts are ours and do not see the seam.
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from collections.abc import Sequence as SequenceOf
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from inference_svc.engine.constraint import Constraint, OutputFormat, OutputFormatKind
 from inference_svc.engine.events import ChosenLogprob, Delta, FinishReason, Logprob
 from inference_svc.engine.sequence import Sequence
+from inference_svc.engine_client.continuation import continuation, may_continue
 from inference_svc.upstream.embedding_turn import EmbeddingRoute, EmbeddingTurn
 from inference_svc.upstream.endpoint import Endpoint
 from inference_svc.upstream.endpoints import Examined
@@ -22,10 +27,17 @@ from inference_svc.upstream.engine_api import (
     AnswerReader,
     Chunk,
     EngineApi,
+    EngineInfo,
     Generation,
     TokenLogprob,
 )
-from inference_svc.upstream.faults import AnswerInvalid, EngineLost, RequestRefused
+from inference_svc.upstream.faults import (
+    AnswerInvalid,
+    EngineLost,
+    EngineUnusable,
+    RequestFailed,
+    RequestRefused,
+)
 from inference_svc.upstream.llama_server import LlamaServer
 from inference_svc.upstream.pieces import PieceIndex, VocabularyPieces
 from inference_svc.upstream.probe import (
@@ -40,14 +52,23 @@ from inference_svc.upstream.sglang import Sglang
 from inference_svc.upstream.target import UpstreamTarget, UpstreamVocabulary
 from inference_svc.upstream.upstream_turn import ServedModel, Turn
 from inference_svc.upstream.vllm import Vllm
-from svc_kit.errors import DecodeFailed, DomainError, GrammarInvalid
+from svc_kit.errors import (
+    DecodeFailed,
+    DomainError,
+    EngineRestarting,
+    FeatureUnsupported,
+    GrammarInvalid,
+)
 
+log = logging.getLogger(__name__)
 OpenVocabulary = Callable[[str], Awaitable[UpstreamVocabulary]]
-_KINDS: Final[Mapping[str, Ask]] = {
+TOKEN_KINDS: Final[Mapping[str, Ask]] = {
     "llama_server": LlamaServer.info,
     "vllm": Vllm.info,
     "sglang": Sglang.info,
 }
+_LOAD_PAUSE_S: Final = 60.0
+"""Between two attempts to load an adapter that the engine did not load."""
 _UNTOLD_LOGPROB: Final = -9999.0
 """OpenAI's value for a token whose probability is not told."""
 
@@ -61,10 +82,13 @@ class TokenMode:
     def __init__(self, target: UpstreamTarget, open_vocabulary: OpenVocabulary) -> None:
         self._target = target
         self._open_vocabulary = open_vocabulary
-        self._kinds = {kind: ask for kind, ask in _KINDS.items() if target.kind in ("auto", kind)}
+        kinds = TOKEN_KINDS.items()
+        self._kinds = {kind: ask for kind, ask in kinds if target.kind in ("auto", kind)}
         self._opening = asyncio.Lock()
         self._vocabulary: UpstreamVocabulary | None = None
         self._apis: dict[str, EngineApi] = {}
+        self._load_at: dict[tuple[str, str], float] = {}
+        """When an adapter that was not loaded is tried again, by URL and name."""
 
     async def examine(self, endpoint: Endpoint) -> Examined:
         kind, info = await detect(endpoint, self._kinds, self._target)
@@ -75,6 +99,8 @@ class TokenMode:
             if kind not in self._apis:
                 self._apis[kind] = await asyncio.to_thread(_make_api, kind, vocabulary)
             api = self._apis[kind]
+        if self._target.adapter_folder:
+            info = await self._load_adapters(endpoint, api, info)
         digest = await check_vocabulary(endpoint, api, info.model, vocabulary)
         size = await find_vector_size(endpoint, info.model, vocabulary)
         identity = Identity(api.name, info.model, info.revision, size, digest)
@@ -82,6 +108,25 @@ class TokenMode:
         turn = partial(TokenTurn, api=api, pieces=VocabularyPieces(vocabulary))
         embed = partial(EmbeddingTurn, route=EmbeddingRoute(), size=size) if size else None
         return Examined(api, info, identity, prober.features, turn, embed, vocabulary.size)
+
+    async def _load_adapters(
+        self, endpoint: Endpoint, api: EngineApi, info: EngineInfo
+    ) -> EngineInfo:
+        """Let an engine load what it lacks of the adapters; return what it then tells. What it does
+        not load is missing as without the setting. Raises `EngineFault`."""
+        target, now = self._target, time.monotonic()
+        if not api.adapter_route:
+            raise EngineUnusable("it loads no adapters at run time: remove adapter_folder")
+        missing = [(endpoint.url, name) for name in target.adapters if name not in info.adapters]
+        due = [each for each in missing if self._load_at.get(each, 0.0) <= now]
+        for each in due:
+            path = f"{target.adapter_folder}/{each[1]}"
+            try:
+                await endpoint.post(api.adapter_route, {"lora_name": each[1], "lora_path": path})
+            except (RequestRefused, RequestFailed, AnswerInvalid, EngineUnusable) as fault:
+                self._load_at[each] = now + _LOAD_PAUSE_S
+                log.warning("%s has not loaded the adapter %s: %s", endpoint.url, path, fault)
+        return await api.info(endpoint, target) if due else info
 
 
 def already_open(vocabulary: UpstreamVocabulary) -> OpenVocabulary:
@@ -116,12 +161,17 @@ class TokenTurn(Turn):
     def can_go_on(self) -> bool:
         # An engine begins a constraint at the first new token.
         request = self.sequence.request
-        return request.constraint is None or self.sequence.num_output == len(request.resumed)
+        if request.constraint is None or self.sequence.num_output == len(request.resumed):
+            return True
+        form = request.constraint.form
+        return form is not None and self._served.takes_gbnf and may_continue(form)
 
     def refusal(self, fault: RequestRefused) -> DomainError:
         request = self.sequence.request
         if request.constraint is None or not fault.may_be_content:
             return DecodeFailed(request_id=request.request_id)
+        if self.sequence.num_output:
+            return self._cannot_go_on(request.constraint)
         problem = "the engine does not accept it"
         return GrammarInvalid(field=request.constraint.field, problem=problem)
 
@@ -130,7 +180,9 @@ class TokenTurn(Turn):
         while not self.is_finished:
             if self._force():
                 return
-            await self._attempt(endpoint)
+            constraint = await self._constraint()
+            if not self.is_finished:
+                await self._attempt(endpoint, constraint)
 
     def _begin(self) -> None:
         """Leave the queue, and replay the resumed tokens, once."""
@@ -155,16 +207,44 @@ class TokenTurn(Turn):
         room = self._served.context_tokens - len(sequence.tokens)
         return min(sequence.request.max_tokens - sequence.num_output, room)
 
-    async def _attempt(self, endpoint: Endpoint) -> None:
+    async def _constraint(self) -> Constraint | None:
+        """The constraint of what is still to be written. Finishes the sequence if that is nothing.
+        Raises a `DomainError` if it cannot be written."""
+        sequence, request = self.sequence, self.sequence.request
+        constraint = request.constraint
+        if constraint is None or constraint.form is None or not sequence.num_output:
+            return constraint
+        form, rest = constraint.form, None
+        with suppress(UnicodeDecodeError):  # half of a character
+            rest = await asyncio.to_thread(continuation, form, self._output.decode())
+        if rest is None:
+            raise self._cannot_go_on(constraint)
+        if not rest:
+            self._start(0)
+            self._finish(FinishReason.STOP)
+        return Constraint("", form.field, OutputFormat(OutputFormatKind.GBNF, rest, form.field))
+
+    def _cannot_go_on(self, constraint: Constraint) -> DomainError:
+        if self.sequence.num_output > len(self.sequence.request.resumed):
+            return EngineRestarting(phase="running")
+        return FeatureUnsupported(feature=f"'resume' with '{constraint.field}' after this output")
+
+    @property
+    def _output(self) -> bytes:
+        tokens = self.sequence.tokens[len(self.sequence.request.prompt) :]
+        return b"".join(self._pieces.piece(each, special=False) for each in tokens)
+
+    async def _attempt(self, endpoint: Endpoint, constraint: Constraint | None) -> None:
         served, sequence = self._served, self.sequence
         self._num_left = self._num_allowed
+        is_whole = constraint is sequence.request.constraint
         generation = Generation(
-            sequence.request,
+            sequence.request if is_whole else replace(sequence.request, constraint=constraint),
             served.model,
             sequence.tokens,
             self._num_left,
             max(sequence.request.min_tokens - sequence.num_output, 0),
-            served.takes_grammars,
+            served.takes_grammars and is_whole,
             self._adapters(endpoint),
         )
         self._reader = self._api.reader(generation)

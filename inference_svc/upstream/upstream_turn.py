@@ -29,12 +29,14 @@ class Counters:
 class ServedModel:
     """The model at all URLs of an upstream. `context_tokens` is 0 if that is not known.
 
+    `takes_gbnf` is whether all take constraints in this form, beside those of `takes_grammars`.
     `on_token` is told the project of each output token.
     """
 
     model: str
     context_tokens: int
     takes_grammars: bool
+    takes_gbnf: bool
     emit: Callable[[Event], None]
     on_token: Callable[[str], None]
     counters: Counters = field(default_factory=Counters)

@@ -48,6 +48,7 @@ class Vllm:
     takes_min_tokens = True
     may_do_both = False
     mixes_adapters = False
+    adapter_route = "/v1/load_lora_adapter"
 
     @staticmethod
     async def info(endpoint: Endpoint, target: UpstreamTarget) -> EngineInfo:

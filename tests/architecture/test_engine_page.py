@@ -14,12 +14,16 @@ E2E: Final = "tests/e2e/test_upstreams.py"
 SERVICES: Final = "tests/e2e/test_upstream_services.py"
 FEATURES: Final = "tests/unit/inference_svc/upstream/test_features.py"
 RPC: Final = "tests/unit/inference_svc/rpc/test_upstream_features.py"
+CONTINUATION: Final = "tests/unit/inference_svc/engine_client/test_continuation.py"
 ADAPTERS: Final = f"{UPSTREAM}/test_upstream_adapters.py"
+LOADS: Final = f"{ADAPTERS}::test_an_engine_is_told_to_load_what_it_lacks_from_the_folder"
 TEXT: Final = f"{UPSTREAM}/test_text_mode.py"
 TEXT_E2E: Final = "tests/e2e/test_text_mode.py"
 TEXT_RPC: Final = "tests/unit/inference_svc/rpc/test_text_mode.py"
 VECTORS: Final = f"{UPSTREAM}/test_upstream_embeddings.py"
 VECTORS_E2E: Final = "tests/e2e/test_engine_embeddings.py"
+ROUTER: Final = "tests/unit/inference_svc/vllm_grpc"
+ROUTER_E2E: Final = "tests/e2e/test_vllm_engine.py"
 POOL: Final = "tests/unit/inference_svc/model_pool/test_upstreams.py"
 
 TESTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
@@ -62,7 +66,11 @@ TESTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             f"{VECTORS}::test_an_engine_that_only_chats_is_not_asked_to_embed",
             f"{E2E}::test_what_the_engine_cannot_do_is_refused_by_name",
         ),
-        "pictures and sounds, reranking, log probabilities of prompts,"
+        "pictures": (
+            f"{TEXT_RPC}::test_pictures_pass_as_data_urls_with_the_type_of_their_bytes",
+            f"{FEATURES}::test_what_the_engine_lacks_is_refused_by_name",
+        ),
+        "sounds, reranking, log probabilities of prompts,"
         " `deterministic`, snapshots, GGUF adapters": (
             f"{FEATURES}::test_what_the_engine_lacks_is_refused_by_name",
             f"{VECTORS_E2E}::test_what_the_engine_would_not_do_to_vectors_is_refused_by_name",
@@ -109,8 +117,8 @@ TESTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             *others,
         )
         for name, others in {
-            "vLLM": (),
-            "SGLang": (),
+            "vLLM": (LOADS,),
+            "SGLang": (LOADS,),
             "llama-server": (
                 f"{ADAPTERS}::test_an_engine_without_the_setting_applies_its_adapters_itself",
             ),
@@ -143,9 +151,22 @@ TESTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             f"{TEXT_E2E}::test_a_conversation_goes_on_over_responses",
             f"{TEXT}::test_requests_beyond_the_concurrency_wait_here",
         ),
-        "other sampling fields, grammars, regex, `logprobs`, `logit_bias`, token ids,"
+        "`logprobs`, `top_logprobs`": (
+            f"{TEXT}::test_log_probabilities_are_those_of_an_engine_that_tells_them",
+            f"{TEXT}::test_log_probabilities_that_no_engine_tells_are_refused",
+            f"{TEXT_E2E}::test_what_the_inner_streams_the_outer_delivers",
+        ),
+        "pictures": (
+            f"{TEXT_RPC}::test_pictures_pass_as_data_urls_with_the_type_of_their_bytes",
+            f"{TEXT_RPC}::test_pictures_that_no_engine_takes_are_refused_by_name",
+            f"{TEXT_E2E}::test_what_the_inner_streams_the_outer_delivers",
+            "tests/unit/inference_svc/engine_client/test_requests.py"
+            "::test_pictures_are_held_once_for_all_choices_until_the_last_has_ended",
+        ),
+        "other sampling fields, grammars, regex, `logit_bias`, token ids,"
         " `thinking_budget_tokens`, chat templates, a last message of the assistant that is to be"
-        " continued, pictures and sounds": (
+        " continued, sounds, pictures in other messages": (
+            f"{TEXT_RPC}::test_pictures_that_no_engine_takes_are_refused_by_name",
             f"{TEXT_RPC}::test_each_option_is_sent_or_refused_or_a_hint",
             f"{TEXT_RPC}::test_what_openai_has_no_field_for_is_refused_by_name",
             f"{TEXT_RPC}::test_templates_and_formats_of_ours_are_refused_by_name",
@@ -213,11 +234,22 @@ TESTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             f"{TEXT}::test_what_was_shown_in_part_does_not_begin_again",
             f"{TEXT_E2E}::test_a_kill_of_one_of_two_urls_doubles_nothing",
         ),
-        "with an enforced format, grammar, `strict` or required tools": (
+        "with a choice, or with JSON of the keywords that all engines enforce": (
+            f"{UPSTREAM}/test_resumption.py"
+            "::test_an_output_in_a_format_goes_on_with_the_grammar_of_its_rest",
+            f"{UPSTREAM}/test_resumption.py"
+            "::test_a_complete_output_in_a_format_ends_without_another_engine",
+            f"{CONTINUATION}::test_each_rest_of_a_document_may_follow_what_is_before_it",
+            f"{CONTINUATION}::test_what_follows_makes_a_document_of_the_schema",
+        ),
+        "with another enforced format, a grammar, `strict` or required tools": (
             f"{UPSTREAM}/test_resumption.py"
             "::test_a_constrained_output_begins_again_if_nothing_was_shown",
             f"{UPSTREAM}/test_resumption.py"
             "::test_a_constrained_output_that_was_shown_ends_with_its_engine",
+            f"{UPSTREAM}/test_resumption.py"
+            "::test_an_output_whose_rest_is_no_grammar_ends_with_its_engine",
+            f"{CONTINUATION}::test_a_rest_that_cannot_be_written_is_none",
         ),
         "with `seed` and a temperature above 0": (
             f"{UPSTREAM}/test_resumption.py"
@@ -225,10 +257,14 @@ TESTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         ),
         "several choices": (f"{UPSTREAM}/test_resumption.py::test_each_choice_goes_on_by_itself",),
         "embeddings": (f"{VECTORS}::test_what_was_embedded_before_a_loss_is_not_asked_for_again",),
-        "turn of a run or a background response in text mode, or with an enforced format,"
-        " `strict` or required tools, after it has written something": (
+        "turn of a run or a background response with a format that goes on": (
+            f"{UPSTREAM}/test_resumption.py::test_an_output_in_a_format_is_resumed",
+            f"{E2E}::test_a_background_response_with_a_format_goes_on_after_a_loss",
+        ),
+        "turn of a run or a background response in text mode, or with another constraint, after"
+        " it has written something": (
             f"{UPSTREAM}/test_resumption.py::test_a_constrained_output_cannot_be_resumed",
-            f"{E2E}::test_a_background_response_with_a_format_fails_if_it_had_begun",
+            f"{E2E}::test_a_background_response_whose_rest_is_no_grammar_fails_if_it_had_begun",
         ),
         "that has lost three engines": (
             f"{UPSTREAM}/test_resumption.py::test_a_request_that_loses_three_engines_ends",
@@ -237,8 +273,49 @@ TESTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             f"{UPSTREAM}/test_resumption.py::test_a_request_that_engines_fail_twice_ends",
         ),
     },
+    "Behind a router of others": {
+        "`input_ids`, `text`, `sampling_params`": (
+            f"{ROUTER}/test_vllm_requests.py::test_a_field_of_the_request_is_converted",
+            f"{ROUTER}/test_vllm_requests.py::test_a_sampling_parameter_is_honoured_or_refused",
+            f"{ROUTER}/test_vllm_requests.py::test_unset_parameters_have_the_defaults_of_vllm",
+            f"{ROUTER}/test_vllm_requests.py::test_limits_are_named_in_the_words_of_the_contract",
+            f"{ROUTER_E2E}::test_the_tokens_are_those_of_the_other_service",
+        ),
+        "`json_schema`, `regex`, `json_object`, `choice`, `grammar`": (
+            f"{ROUTER}/test_vllm_requests.py::test_a_grammar_with_rules_of_gbnf_is_one",
+            f"{ROUTER_E2E}::test_a_constraint_holds_from_the_first_token",
+        ),
+        "`stop`, `skip_special_tokens`": (
+            f"{ROUTER}/test_vllm_responses.py::test_the_end_of_a_choice_names_what_was_asked_for",
+        ),
+        "`spaces_between_special_tokens`, `include_stop_str_in_output`, `original_text`": (
+            f"{ROUTER}/test_vllm_requests.py::test_no_field_of_the_contract_is_forgotten",
+        ),
+        "`structural_tag`, `kv_transfer_params`, `mm_inputs`, `media_refs`, a `data_parallel_rank`"
+        " but 0": (f"{ROUTER}/test_vllm_requests.py::test_what_is_not_served_is_refused_by_name",),
+        "`Abort`": (
+            f"{ROUTER_E2E}::test_an_abort_ends_a_request_of_the_same_project",
+            f"{ROUTER}/test_vllm_responses.py"
+            "::test_an_abort_ends_the_choices_that_have_not_finished",
+        ),
+        "`HealthCheck`": (
+            f"{ROUTER}/test_vllm_service.py::test_it_is_healthy_while_requests_are_served",
+        ),
+        "`GetModelInfo`": (f"{ROUTER_E2E}::test_the_model_and_the_server_are_described",),
+        "`GetServerInfo`, `GetLoads`": (
+            f"{ROUTER_E2E}::test_the_model_and_the_server_are_described",
+        ),
+        "`FlushCache`, `StartProfile`, `StopProfile`, `SubscribeKvEvents`": (
+            f"{ROUTER_E2E}::test_methods_that_are_not_served_are_refused_by_name",
+        ),
+    },
 }
 """By section and first cell."""
+
+
+def test_every_table_of_the_page_of_engines_is_here() -> None:
+    sections = re.findall(r"^## (.+)$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert [each for each in sections if list(rows_of(each))] == list(TESTS)
 
 
 def rows_of(section: str) -> Iterator[str]:

@@ -15,6 +15,7 @@ import pytest
 from corral.inference.v1 import inference_service_pb2 as pb
 from openai.types.responses import Response
 
+from tests.support.pictures import circle_png, data_url
 from tests.support.rpc import CAPITAL, connect, user
 from tests.support.sdk import WEATHER
 from tests.support.sdk_batches import read_batch, start_batch, wait_for_batch
@@ -51,9 +52,10 @@ def client(outer: Corral) -> Iterator[openai.OpenAI]:
 
 
 def chunks_of(corral: Corral, model: str, **body: Any) -> list[tuple[str, str]]:
-    """The pieces of a streamed chat in order, each with what it belongs to, and its reasons and
-    counts."""
+    """The pieces of a streamed chat in order, each with what it belongs to, its reasons and counts,
+    and the tokens with log probabilities."""
     found: list[tuple[str, str]] = []
+    tokens: list[tuple[str, str]] = []
     fields = {"model": model, "temperature": 0, "stream": True, **body}
     fields["stream_options"] = {"include_usage": True}
     with httpx.stream("POST", f"{corral.api}/chat/completions", json=fields, timeout=60) as answer:
@@ -68,10 +70,14 @@ def chunks_of(corral: Corral, model: str, **body: Any) -> list[tuple[str, str]]:
                 function = call["function"]
                 found += [("call", function["name"])] if function.get("name") else []
                 found += [(f"arguments {call['index']}", each) for each in function["arguments"]]
+            for token in (choice.get("logprobs") or {}).get("content") or ():
+                names = [each["token"] for each in token["top_logprobs"]]
+                tokens.append((token["token"], f"{token['logprob']:.4g} {names}"))
             found += [("reason", choice["finish_reason"])] if choice["finish_reason"] else []
         if usage := chunk.get("usage"):
             found.append(("usage", f"{usage['prompt_tokens']} {usage['completion_tokens']}"))
-    return found
+    assert bool(tokens) == ("logprobs" in body)
+    return found + tokens
 
 
 def ask(content: str = CAPITAL, **body: Any) -> dict[str, Any]:
@@ -109,6 +115,20 @@ CHATS: Final[dict[str, dict[str, Any]]] = {
         "tools": [WEATHER],
     },
     "a limit": ask(max_tokens=3),
+    "log probabilities": ask(logprobs=True),
+    "alternatives": ask(logprobs=True, top_logprobs=3),
+    "log probabilities after reasoning": ask(reasoning_effort="low", logprobs=True),
+    "a picture": {
+        "messages": [
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "What is this?"},
+                    {"type": "image_url", "image_url": {"url": data_url(circle_png("red"))}},
+                ],
+            }
+        ]
+    },
     "a stop text": ask(stop=["Paris"]),
     "a schema": ask(
         response_format={"type": "json_schema", "json_schema": {"name": "c", "schema": SCHEMA}},
@@ -145,7 +165,7 @@ def test_several_choices_are_answered(client: openai.OpenAI) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("top_k", 5), ("logit_bias", {"5": 1}), ("logprobs", True), ("min_tokens", 3)],
+    [("top_k", 5), ("logit_bias", {"5": 1}), ("prompt_logprobs", 1), ("min_tokens", 3)],
 )
 def test_what_the_engine_would_not_get_is_refused_by_name(
     client: openai.OpenAI, field: str, value: Any

@@ -8,7 +8,10 @@ from typing import Any
 import openai
 import pytest
 from openai.types.chat import ChatCompletion
+from openai.types.responses import Response
 
+from inference_svc.engine.constraint import OutputFormat, OutputFormatKind
+from inference_svc.engine_client.continuation import continuation
 from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.models.sources import BUNDLED_PATH
 from tests.support.engine_stand_in import EngineStandIn, Fault, Script, run_engine
@@ -155,21 +158,50 @@ def test_a_call_that_was_half_written_goes_on_after_a_loss(
     assert len(first) < len(second) <= len(first) + LOST_AFTER
 
 
-def test_a_background_response_with_a_format_fails_if_it_had_begun(
+def respond_in_format(client: openai.OpenAI, schema: Any) -> tuple[str, Response]:
+    """The type of the last event of a background response, and the response."""
+    response = client.responses.create(
+        model="big",
+        input="Hi",
+        background=True,
+        max_output_tokens=60,
+        text={"format": {"type": "json_schema", "name": "c", "schema": schema}},
+    )
+    with client.responses.retrieve(response.id, stream=True) as events:
+        last: Any = list(events)[-1]
+    return last.type, last.response
+
+
+def test_a_background_response_with_a_format_goes_on_after_a_loss(
+    client: openai.OpenAI, engine: EngineStandIn
+) -> None:
+    """With the grammar of what is still to be written."""
+    lose_engine(client, engine)
+    num_before = len(engine.generations)
+    ended, response = respond_in_format(client, SCHEMA)
+    first, second = map(prompt_of, engine.generations[num_before:])
+    form = OutputFormat(OutputFormatKind.JSON_SCHEMA, json.dumps(SCHEMA), "format")
+
+    assert ended in ("response.completed", "response.incomplete")
+    assert first == second[: len(first)]
+    assert len(first) < len(second) <= len(first) + LOST_AFTER
+    assert len(response.output_text) > LOST_AFTER
+    assert continuation(form, response.output_text) is not None
+
+
+def test_a_background_response_whose_rest_is_no_grammar_fails_if_it_had_begun(
     client: openai.OpenAI, engine: EngineStandIn
 ) -> None:
     """Its turn is not tried again."""
+    if not engine.state.takes_grammars:
+        pytest.skip("it enforces no 'minLength', and is not asked")
     lose_engine(client, engine)
     num_before = len(engine.generations)
-    answer_format: Any = {"type": "json_schema", "name": "c", "schema": SCHEMA}
-    response = client.responses.create(
-        model="big", input="Hi", background=True, text={"format": answer_format}
-    )
-    with client.responses.retrieve(response.id, stream=True) as events:
-        last = list(events)[-1]
+    schema = {**SCHEMA, "properties": {"city": {"type": "string", "minLength": 20}}}
+    ended, response = respond_in_format(client, schema)
 
-    assert last.type == "response.failed"
-    assert "'resume' with" in str(last.response.error)
+    assert ended == "response.failed"
+    assert "'resume' with" in str(response.error)
     assert len(engine.generations) == num_before + 1
 
 

@@ -84,12 +84,16 @@ class ByteEngine:
     bodies: list[dict[str, Any]] = field(default_factory=list)
     routes: dict[str, Callable[[], tuple[int, Any]]] = field(default_factory=dict)
     requests: list[str] = field(default_factory=list)
+    posted: list[dict[str, Any]] = field(default_factory=list)
+    """The bodies of requests to `routes`."""
     heads: list[str] = field(default_factory=list)
     model: str = "bytes"
     slots: int = 4
     closed: int = 0
     accepted: int = 0
     ignores_constraints: bool = False
+    max_logprobs: int | None = None
+    """Of messages: the alternatives of a token that it tells; None: it ignores the fields."""
     url: str = ""
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     closed_one: asyncio.Event = field(default_factory=asyncio.Event)
@@ -143,6 +147,7 @@ class ByteEngine:
         wire = _WIRES[self.kind]
         known = wire.routes(self)
         if path in self.routes:
+            self.posted += [body] if body is not None else []
             await _send(writer, *self.routes[path]())
         elif route in known:
             await _send(writer, 200, known[route])
@@ -160,7 +165,11 @@ class ByteEngine:
         self, body: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         limit = _limit(body)
-        if self.kind == "openai":
+        if self.kind == "openai" and body.get("top_logprobs", 0) > (self.max_logprobs or 99):
+            await _send(writer, 400, {"error": {"message": "top_logprobs is too large"}})
+        elif self.kind == "openai" and limit == 1 and body.get("logprobs"):
+            await self._stream(body, list(b"a"), Attempt(), writer)
+        elif self.kind == "openai":
             await self._answer_turn(body, reader, writer)
         elif {"no": ["such", "type"]} in body.values():
             await _send(writer, 400, {"error": {"code": 400, "message": "wrong type"}})
@@ -219,6 +228,8 @@ class ByteEngine:
             if attempt.hold is not None:
                 await attempt.hold.wait()
             raise ConnectionError
+        if self.max_logprobs is None and self.kind == "openai":
+            body = {**body, "logprobs": False}
         limit = _limit(body)
         tokens, at_limit = tokens[:limit], len(tokens) > limit
         lost = attempt.lost_after is not None and attempt.lost_after < len(tokens)
@@ -366,6 +377,10 @@ def _openai_events(
     deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
     deltas += [{"content": character} for character in text]
     choices: list[Any] = [{"index": 0, "delta": each, "finish_reason": None} for each in deltas]
+    for choice in choices if body.get("logprobs") else ():
+        token = {"token": choice["delta"]["content"], "logprob": -0.5, "bytes": None}
+        others = [{**token, "logprob": -0.5 - rank} for rank in range(body.get("top_logprobs", 0))]
+        choice["logprobs"] = {"content": [{**token, "top_logprobs": others}] * bool(token["token"])}
     if at_limit is None:
         return [json.dumps({"choices": [each]}) for each in choices]
     reason = "length" if at_limit else "stop"

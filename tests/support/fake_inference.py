@@ -45,6 +45,8 @@ class Script:
     gate_at: int = 1
     acceptance_gate: asyncio.Event | None = None
     """Awaited before the request is accepted."""
+    count_gate: asyncio.Event | None = None
+    """Awaited before tokens are counted."""
     start_gate: asyncio.Event | None = None
     """Awaited between acceptance and start."""
     times_s: tuple[float, float] | None = None
@@ -71,6 +73,8 @@ class CallLog:
     """Pieces passed to gRPC, over all requests."""
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the first request arrives."""
+    counting: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when tokens are to be counted, and the count is held."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the first request has ended, successfully or not."""
     num_running: int = 0
@@ -158,6 +162,15 @@ class FakeInference(inference_service_pb2_grpc.InferenceServiceServicer):
     ) -> inference_service_pb2.CountTokensResponse:
         """Every part of a message counts as a token."""
         self._record(request, context)
+        if self.script.count_gate is not None:
+            self.calls.ended.clear()
+            self.calls.counting.set()
+            try:
+                await self.script.count_gate.wait()
+            except asyncio.CancelledError:
+                self.calls.num_cancelled += 1
+                self.calls.ended.set()
+                raise
         num_parts = sum(len(message.parts) for message in request.conversation.messages)
         return inference_service_pb2.CountTokensResponse(prompt_tokens=num_parts)
 
@@ -183,7 +196,9 @@ class FakeInference(inference_service_pb2_grpc.InferenceServiceServicer):
     async def Detokenize(
         self, request: inference_service_pb2.DetokenizeRequest, context: Context
     ) -> inference_service_pb2.DetokenizeResponse:
-        """Token ids are code points."""
+        """Token ids are code points. It is recorded only if it is held."""
+        if self.script.acceptance_gate is not None:
+            await self._wait_for_end(request, context)
         text = "".join(chr(token) for token in request.token_ids)
         return inference_service_pb2.DetokenizeResponse(text=text)
 

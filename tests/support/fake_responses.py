@@ -37,9 +37,9 @@ class FakeResponses(rpc.ResponseServiceServicer):
     """The `ignored_parameters` of responses."""
     sends_empty_event: bool = False
     gate: asyncio.Event | None = None
-    """Awaited after each delta, and before the events of a stored response."""
+    """Awaited after each delta, before the events of a stored response, and by a count."""
     started: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set with the first delta."""
+    """Set with the first delta, or by a count that is held."""
     num_events: int = 0
     """Events of all streams."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -120,6 +120,12 @@ class FakeResponses(rpc.ResponseServiceServicer):
     ) -> pb.CountInputTokensResponse:
         """Count one token per item."""
         self.begin(request.new_response)
+        if self.gate is not None:
+            self.started.set()
+            try:
+                await self.gate.wait()
+            finally:
+                self.ended.set()
         return pb.CountInputTokensResponse(input_tokens=len(request.new_response.input))
 
     async def PrepareResponse(

@@ -33,6 +33,7 @@ from gateway.http.large_bodies import convert
 from gateway.routes.ollama.shortened_chat import ShortenedChat
 from gateway.rpc import InferenceClient
 from svc_kit.auth.scopes import Scope
+from svc_kit.errors import CallerCancelled
 
 router = APIRouter(prefix="/api")
 
@@ -50,7 +51,7 @@ async def chat(
     body = await convert(parse_chat, fields)
     answer = events.ChatAnswer(body.written_name)
     if not body.messages:
-        return await _load(inference, body, events.NO_MESSAGE, request)
+        return await _load(inference, body, events.NO_MESSAGE, request, context)
     proto = await convert(chat_request, body)
     start: Callable[[], Calls[Any]] = functools.partial(ShortenedChat, inference, proto)
     if body.truncate is False:
@@ -73,25 +74,26 @@ async def generate(
     """Answer a prompt through the chat template, or continue it as it is with `raw`."""
     body = await convert(parse_generate, fields)
     if not body.prompt:
-        return await _load(inference, body, events.NO_RESPONSE, request)
+        return await _load(inference, body, events.NO_RESPONSE, request, context)
     if body.is_completion:
         start = functools.partial(inference.generate, [completion_request(body)])
         answer = events.PromptAnswer(body.written_name)
         return _respond(context, body, start, answer, generate_params(body))
-    return await _answer_prompt(inference, body, context)
+    return await _answer_prompt(inference, body, request, context)
 
 
 async def _answer_prompt(
-    inference: InferenceClient, body: GenerateBody, context: AppContext
+    inference: InferenceClient, body: GenerateBody, request: Request, context: AppContext
 ) -> Response:
     proto = await convert(prompt_request, body)
     params, name = generate_params(body), body.written_name
     if body.images:  # the vectors of a picture are no tokens that a client could send back
         start = functools.partial(inference.generate, [proto])
         return _respond(context, body, start, events.PromptAnswer(name), params)
-    rendered = await inference.call(render_request(proto), inference_service_pb2.RenderChatResponse)
-    request, prompt = answered_request(body, proto, rendered.token_ids)
-    start = functools.partial(inference.generate, [request])
+    reply = inference_service_pb2.RenderChatResponse
+    rendered = await context.complete(request, inference.call(render_request(proto), reply))
+    answered, prompt = answered_request(body, proto, rendered.token_ids)
+    start = functools.partial(inference.generate, [answered])
     return _respond(context, body, start, events.PromptAnswer(name, prompt), params)
 
 
@@ -112,15 +114,16 @@ async def _load(
     body: GenerationBody,
     empty: events.ChatOutput | events.PromptOutput,
     request: Request,
+    context: AppContext,
 ) -> Response:
     """Load a model, or unload it with `keep_alive` 0, which only operators may."""
     model = await inference.get_model(body.model_name)
     if body.unloads:
-        await AppContext.of(request).identify(request, Scope.ADMIN)
+        await context.identify(request, Scope.ADMIN)
         unload = engine_service_pb2.UnloadModelRequest(model=model.name, wait=False)
         await inference.call(unload, engine_service_pb2.UnloadModelResponse)
     elif model.state != model_pb2.Model.STATE_READY:
-        await _wait_until_loaded(inference, model)
+        await context.complete(request, _wait_until_loaded(inference, model))
     return json_response(events.loaded(body.written_name, empty, unloads=body.unloads))
 
 
@@ -132,6 +135,9 @@ async def _wait_until_loaded(inference: InferenceClient, model: model_pb2.Model)
         await inference.call(request, inference_service_pb2.EmbedResponse, timeout_s=timeout_s)
         return
     call = inference.generate([load_request(model.name)])
-    await call.open()
-    async for _ in call:
-        pass
+    try:
+        await call.open()
+        async for _ in call:
+            pass
+    finally:
+        call.stop(CallerCancelled())

@@ -7,6 +7,7 @@ from typing import Any
 from corral.inference.v1 import inference_service_pb2
 
 from dialects.ollama.truncation import shorten
+from gateway.calls import ComposedCall
 from gateway.rpc import InferenceClient
 from svc_kit.errors import ContextLengthExceeded, DomainError
 
@@ -19,7 +20,7 @@ class ShortenedChat:
     ) -> None:
         self._inference = inference
         self._request = request
-        self._call = self._start()
+        self._call: Any = self._start()
         self._stopped: DomainError | None = None
 
     async def open(self) -> None:
@@ -30,7 +31,9 @@ class ShortenedChat:
             return
         except ContextLengthExceeded as error:
             count = partial(self._inference.call, reply=inference_service_pb2.CountTokensResponse)
-            if not await shorten(self._request, error.context_tokens, count):
+            self._call = ComposedCall(shorten(self._request, error.context_tokens, count))
+            await self._call.open()
+            if not self._call.first:
                 raise
         if self._stopped is not None:
             raise self._stopped

@@ -167,5 +167,7 @@ def test_of_an_upstream_is_explained_what_its_engine_honours(tmp_path: Path) -> 
     assert "it serves no model 'another'" in refused["problem"]
     assert in_text_mode["upstream"]["text_mode"]
     assert in_text_mode["upstream"]["urls"] == {engine.url: "up"}
-    assert in_text_mode["unsure"] == ["text mode: what the engine honours is not probed"]
+    assert in_text_mode["unsure"] == [
+        "text mode: of what the engine honours, only log probabilities are probed"
+    ]
     assert "template" not in in_text_mode

@@ -64,7 +64,7 @@ def make_engine() -> EngineClient:
     engine = EngineClient(
         "m",
         LocalEngine(EngineConfig("m", settings, chunk_cap=16, threads=1, cores=1)).spawn,
-        QueueLimits(4, 1000),
+        QueueLimits(4, 1000, 1000),
         ReaderLimits(100, 60.0),
     )
     limits = EmbeddingLimits(64, 64, 4, 256, 8, VOCABULARY_SIZE)

@@ -34,7 +34,9 @@ class MetricsHarness:
         self.bench = EngineBench(FakeBackend(limits), saved_bytes=10**6)
         settings = BackendSettings(Path("m.gguf"), 1, 50, 64, 64, 1, 1)
         config = EngineConfig("m", settings, chunk_cap=16, threads=1, cores=1)
-        self._engine = EngineClient("m", LocalEngine(config).spawn, QueueLimits(4, 1000), READER)
+        self._engine = EngineClient(
+            "m", LocalEngine(config).spawn, QueueLimits(4, 1000, 1000), READER
+        )
         self._registry = CollectorRegistry()
         self._observer = EngineObserver(EngineMetrics(self._registry))
         self._observer.bind(self._engine)

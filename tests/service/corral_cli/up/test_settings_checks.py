@@ -116,6 +116,24 @@ CASES = {
         'adapters = ["a", "a"]\n',
         "[inference] upstreams.big: adapters: one is listed twice",
     ),
+    "a folder of adapters without their names": (
+        "inference",
+        '[inference.upstreams.big]\nurls = ["http://127.0.0.1:9"]\ntokenizer = "bundled"\n'
+        'adapter_folder = "/loras"\n',
+        "[inference] upstreams.big: adapter_folder: name those to load in adapters",
+    ),
+    "a folder of adapters for llama-server": (
+        "inference",
+        '[inference.upstreams.big]\nurls = ["http://127.0.0.1:9"]\ntokenizer = "bundled"\n'
+        'kind = "llama_server"\nadapters = ["a"]\nadapter_folder = "/loras"\n',
+        "[inference] upstreams.big: adapter_folder: llama-server loads adapters at its start only",
+    ),
+    "a folder of adapters without a root": (
+        "inference",
+        '[inference.upstreams.big]\nurls = ["http://127.0.0.1:9"]\ntokenizer = "bundled"\n'
+        'adapters = ["a"]\nadapter_folder = "loras"\n',
+        "upstreams.big.adapter_folder: String should match pattern",
+    ),
     "an adapter of an engine with an invalid name": (
         "inference",
         '[inference.upstreams.big]\nurls = ["http://127.0.0.1:9"]\ntokenizer = "bundled"\n'

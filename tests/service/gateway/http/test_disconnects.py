@@ -4,12 +4,14 @@ import asyncio
 from typing import Any
 
 import pytest
+from corral.inference.v1 import model_pb2
 from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.utils import ClientDisconnected
 
 from gateway.http.connection_limits import ConnectionLimits
 from gateway.http.listener import run_listener
+from svc_kit.errors import ContextLengthExceeded
 from svc_kit.metrics import HttpMetrics
 from svc_kit.network import Address, open_listener
 from tests.support.fake_inference import FakeInference, Script
@@ -18,6 +20,7 @@ from tests.support.loopback_gateway import run_and_connect, run_gateway
 from tests.support.raw_http import RawConnection, open_connection
 
 CHAT = "/v1/chat/completions"
+READY = model_pb2.Model.STATE_READY
 BODY: dict[str, Any] = {"model": "fake", "messages": [{"role": "user", "content": "hi"}]}
 
 
@@ -58,6 +61,64 @@ async def test_a_disconnect_cancels(
     await fake.calls.ended.wait()
 
     assert fake.calls.num_cancelled == 1
+
+
+CALLS_BEFORE_RESPONSES: dict[str, tuple[str, dict[str, Any], model_pb2.Model.State]] = {
+    "the prompt of a generation": ("/api/generate", {"prompt": "hi"}, READY),
+    "the load of a model": ("/api/generate", {}, model_pb2.Model.STATE_LOADING),
+    "the echo of token ids": ("/v1/completions", {"prompt": [1, 2], "echo": True}, READY),
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "state"), CALLS_BEFORE_RESPONSES.values(), ids=CALLS_BEFORE_RESPONSES
+)
+async def test_a_disconnect_cancels_what_a_response_needs_before_it_begins(
+    fake: FakeInference,
+    connection: RawConnection,
+    path: str,
+    body: dict[str, Any],
+    state: model_pb2.Model.State,
+) -> None:
+    fake.script = before_acceptance()
+    fake.models[0].state = state
+    await connection.post(path, {"model": "fake", **body})
+    await fake.calls.arrived.wait()
+    connection.leave()
+    async with asyncio.timeout(20):
+        await fake.calls.ended.wait()
+
+    assert fake.calls.num_cancelled == 1
+
+
+async def test_a_disconnect_cancels_the_count_of_a_chat_that_is_too_long(
+    fake: FakeInference, connection: RawConnection
+) -> None:
+    too_long = ContextLengthExceeded(field="messages", prompt_tokens=9, context_tokens=4)
+    fake.script = Script(refusal=too_long, count_gate=asyncio.Event())
+    await connection.post("/api/chat", {**BODY, "messages": BODY["messages"] * 3})
+    await fake.calls.counting.wait()
+    connection.leave()
+    async with asyncio.timeout(20):
+        await fake.calls.ended.wait()
+
+    assert fake.calls.num_cancelled == 1
+
+
+async def test_a_disconnect_cancels_a_count_of_the_control_service() -> None:
+    fake = FakeResponses(gate=asyncio.Event())
+    async with (
+        run_response_service(fake) as target,
+        run_gateway(control_target=target) as gateway,
+        open_connection(gateway.address) as connection,
+    ):
+        await connection.post("/v1/responses/input_tokens", {"model": "m", "input": "hi"})
+        await fake.started.wait()
+        connection.leave()
+        async with asyncio.timeout(20):
+            await fake.ended.wait()
+
+    assert len(fake.requests) == 1
 
 
 async def test_every_prompt_is_cancelled(fake: FakeInference, connection: RawConnection) -> None:

@@ -104,7 +104,7 @@ async def start_engine(
     engine = EngineClient(
         "demo",
         LocalEngine(config or make_config()).spawn,
-        queue or QueueLimits(4, 10_000),
+        queue or QueueLimits(4, 10_000, 1000),
         reader or ReaderLimits(1000, 60.0),
         on_event=events.record,
         on_state=states.put_nowait,
@@ -332,7 +332,7 @@ async def test_slots_share_their_cells_in_the_unified_layout() -> None:
 
 async def test_the_queue_is_limited_in_tokens() -> None:
     """Long prompts fill it sooner."""
-    async with start_engine(queue=QueueLimits(100, len(PROMPT) + 3)) as (engine, events, _):
+    async with start_engine(queue=QueueLimits(100, len(PROMPT) + 3, 1000)) as (engine, events, _):
         running = [_submit(engine, _endless()) for _ in range(2)]
         for stream in running:
             await _first_delta(stream)

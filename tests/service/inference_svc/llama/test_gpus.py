@@ -83,7 +83,7 @@ async def start_engine(placement: Placement) -> AsyncIterator[EngineClient]:
     client = EngineClient(
         "demo",
         LocalEngine(config).spawn,
-        QueueLimits(4, 10_000),
+        QueueLimits(4, 10_000, 1000),
         ReaderLimits(1000, 60.0),
     )
     await client.start()

@@ -1,16 +1,18 @@
 """What becomes of a request that loses its engine, at each kind of engine: the table of
 docs/operate/engines.md, whose rows tests/architecture/test_engine_page.py has with their tests."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from inference_svc.engine.constraint import Constraint, OutputFormat, OutputFormatKind
-from inference_svc.engine.events import Delta, Event, Failed, Finished, Started
+from inference_svc.engine.events import Delta, Event, Failed, Finished, FinishReason, Started
 from inference_svc.engine.reasoning_tracker import ReasoningSpec
 from inference_svc.engine.request import Submit
+from inference_svc.engine_client.continuation import continuation
 from svc_kit.errors import (
     DecodeFailed,
     DomainError,
@@ -103,6 +105,105 @@ async def test_a_constrained_output_that_was_shown_ends_with_its_engine(kind: st
     engines = two_engines(kind, Attempt(lost_after=4))
     events = await events_of(engines, constraint=CONSTRAINT)
     assert error_of(events) == EngineRestarting(phase="running")
+
+
+JSON = '{"city": "Zürich", "size": [1, 2]}'
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string"},
+        "size": {"type": "array", "items": {"type": "integer"}},
+    },
+    "required": ["city", "size"],
+    "additionalProperties": False,
+}
+CHOICES = ["one", "one and two", JSON]
+FORMATS = {
+    "a schema": OutputFormat(OutputFormatKind.JSON_SCHEMA, json.dumps(SCHEMA), "format"),
+    "choices": OutputFormat(OutputFormatKind.CHOICES, json.dumps(CHOICES), "format"),
+}
+GRAMMARS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "llama_server": lambda body: body["grammar"],
+    "vllm": lambda body: body["structured_outputs"]["grammar"],
+    "sglang": lambda body: body["ebnf"],
+}
+
+
+def two_that_write_json(kind: str, *attempts: Attempt) -> tuple[ByteEngine, ByteEngine]:
+    engines = two_engines(kind, *attempts)
+    for engine in engines:
+        engine.reply = (*JSON.encode(), END)
+    return engines
+
+
+def within(form: OutputFormat) -> Constraint:
+    return Constraint('{"grammars": [{"json_schema": {}}]}', form.field, form)
+
+
+@pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
+@pytest.mark.parametrize("lost_after", [1, 10, len(JSON)])
+async def test_an_output_in_a_format_goes_on_with_the_grammar_of_its_rest(
+    kind: str, form: OutputFormat, lost_after: int
+) -> None:
+    engines = two_that_write_json(kind, Attempt(lost_after=lost_after))
+    events = await events_of(engines, constraint=within(form))
+    _, second = engines[0].bodies
+    written = JSON.encode()[:lost_after].decode()
+
+    assert text_of(events) == JSON
+    assert end_of(events).num_output_tokens == len(JSON.encode()) + 1
+    assert GRAMMARS[kind](second) == continuation(form, written)
+
+
+@pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
+async def test_a_complete_output_in_a_format_ends_without_another_engine(
+    kind: str, form: OutputFormat
+) -> None:
+    engines = two_that_write_json(kind, Attempt(lost_after=len(JSON.encode())))
+    events = await events_of(engines, constraint=within(form))
+
+    assert (text_of(events), end_of(events).reason) == (JSON, FinishReason.STOP)
+    assert len(engines[0].bodies) == 1
+
+
+@pytest.mark.parametrize("count", [5, len(JSON.encode())])
+async def test_an_output_in_a_format_is_resumed(kind: str, count: int) -> None:
+    """As a turn of a run or of a background response."""
+    engines = two_that_write_json(kind)
+    form, resumed = FORMATS["a schema"], list(JSON.encode()[:count])
+    events = await events_of(engines, constraint=within(form), resumed=resumed)
+
+    assert text_of(events).encode() == JSON.encode()[count:]
+    assert end_of(events).reason is FinishReason.STOP
+    assert len(engines[0].bodies) == (count == 5)
+
+
+WHOLE_AFTER = 3
+WITHOUT_REST = {
+    "properties in another order": (
+        OutputFormat(
+            OutputFormatKind.JSON_SCHEMA,
+            '{"type": "object", "properties": {"size": {}, "town": {}}}',
+            "format",
+        ),
+        WHOLE_AFTER,
+    ),
+    "a regular expression": (OutputFormat(OutputFormatKind.REGEX, ".*", "format"), 4),
+    "half of a character": (FORMATS["a schema"], JSON.index("ü") + 1),
+}
+
+
+@pytest.mark.parametrize(("form", "lost_after"), WITHOUT_REST.values(), ids=WITHOUT_REST)
+async def test_an_output_whose_rest_is_no_grammar_ends_with_its_engine(
+    kind: str, form: OutputFormat, lost_after: int
+) -> None:
+    engines = two_that_write_json(kind, Attempt(lost_after=lost_after))
+    if kind == "llama_server" and lost_after != WHOLE_AFTER:
+        pytest.skip("it takes no regular expressions, and writes whole characters")
+    events = await events_of(engines, constraint=within(form))
+
+    assert error_of(events) == EngineRestarting(phase="running")
+    assert len(engines[0].bodies) == 1
 
 
 async def test_a_sampled_output_goes_on_with_the_seed_of_its_request(kind: str) -> None:

@@ -17,6 +17,7 @@ from inference_svc.engine.events import (
     Failed,
     Finished,
     FinishReason,
+    Logprob,
     MessagePart,
     ModelLoad,
     Started,
@@ -259,6 +260,11 @@ REFUSED = {
     "a value": ({"message": "bad schema"}, 422, InvalidField),
     "a size": ({"message": "too large"}, 413, InvalidField),
     "a content": ({"message": "flagged"}, 403, InvalidField),
+    "a picture at llama-server": (
+        {"message": "image input is not supported - hint: provide the mmproj"},
+        500,
+        InvalidField,
+    ),
     "a feature": ({"message": "no endpoint takes tools"}, 404, InvalidField),
     "the context": ({"code": "context_length_exceeded"}, 400, InvalidField),
     "the context of llama-server": ({"type": "exceed_context_size_error"}, 400, InvalidField),
@@ -335,10 +341,43 @@ async def test_requests_beyond_the_concurrency_wait_here() -> None:
     assert [text_of(events) for events in ended] == [TEXT] * 3
 
 
+@pytest.mark.parametrize("wanted", [0, 2, 5])
+async def test_log_probabilities_are_those_of_an_engine_that_tells_them(wanted: int) -> None:
+    """With as many alternatives as were asked for."""
+    one = engine()
+    one.max_logprobs = 5
+    async with in_text_mode(one) as client:
+        parts = parts_of(await client.run(message_request(top_logprobs=wanted)))
+    (body,) = one.bodies
+    assert [part.content for part in parts] == list(TEXT)
+    for part in parts:
+        (told,) = part.logprobs
+        assert told.chosen == Logprob(0, part.content.encode(), -0.5)
+        assert [each.logprob for each in told.top] == [-0.5 - rank for rank in range(wanted)]
+    assert (body["logprobs"], body.get("top_logprobs")) == (True, wanted or None)
+
+
+@pytest.mark.parametrize(
+    ("known", "wanted", "name"),
+    [(None, 0, "'logprobs'"), (5, 6, "'logprobs' above 5"), (4, 2, "'logprobs' above 1")],
+)
+async def test_log_probabilities_that_no_engine_tells_are_refused(
+    known: int | None, wanted: int, name: str
+) -> None:
+    """What was found by a request of one token: an engine that ignores the fields has none."""
+    one = engine()
+    one.max_logprobs = known
+    async with in_text_mode(one) as client:
+        found = error_of(await client.run(message_request(top_logprobs=wanted)))
+    assert isinstance(found, FeatureUnsupported)
+    assert name in found.message
+    assert not one.bodies
+
+
 @pytest.mark.parametrize(
     ("changes", "name"),
-    [({"top_logprobs": 1}, "logprobs"), ({"constraint": Constraint("", "format")}, "format")],
-    ids=["logprobs", "constraint"],
+    [({"constraint": Constraint("", "format")}, "format")],
+    ids=["constraint"],
 )
 async def test_what_needs_token_ids_is_refused(changes: dict[str, Any], name: str) -> None:
     one = engine()
@@ -364,7 +403,7 @@ async def test_the_key_and_the_path_of_the_url_are_used(tmp_path: Path) -> None:
     await other.start()
     other.url += "/api/v4"
     async with in_text_mode(other):
-        assert other.requests == ["/api/v4/models"]
+        assert {*other.requests} == {"/api/v4/models", "/api/v4/chat/completions"}
 
 
 async def test_an_engine_that_serves_another_model_later_is_set_aside() -> None:

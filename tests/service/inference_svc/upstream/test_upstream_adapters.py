@@ -1,5 +1,6 @@
 """Adapters that engines have loaded, which requests name (`upstreams.NAME.adapters`)."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -168,6 +169,87 @@ async def test_a_url_that_has_lost_an_adapter_gets_no_request() -> None:
 
     assert "it has less than the others of this name: the adapter 'sql'" in problem
     assert isinstance(events[-1], Finished)
+
+
+def on_load(engine: ByteEngine, *names: str, status: int = 200) -> list[dict[str, Any]]:
+    """Let the engine load these adapters when it is told to; what it is told comes here. As
+    vLLM does, it answers with text."""
+    told: list[dict[str, Any]] = []
+
+    def answer() -> tuple[int, Any]:
+        told.append(engine.posted[-1])
+        if told[-1]["lora_name"] not in names:
+            return status, {"error": {"message": "no such folder"}}
+        has_loaded = [each["lora_name"] for each in told if each["lora_name"] in names]
+        load(engine, *has_loaded)
+        return 200, b"Success: LoRA adapter added successfully."
+
+    engine.routes[LOAD_ROUTES[engine.kind]] = answer
+    return told
+
+
+LOAD_ROUTES = {"vllm": "/v1/load_lora_adapter", "sglang": "/load_lora_adapter"}
+
+
+@pytest.mark.parametrize("kind", LOAD_ROUTES)
+async def test_an_engine_is_told_to_load_what_it_lacks_from_the_folder(kind: str) -> None:
+    """Again after it was started anew; one that it has, it is not told to load."""
+    engine = loaded(kind)
+    told = on_load(engine, "a", "sql")
+    async with connected(engine, adapters=("a", "sql"), adapter_folder="/loras") as client:
+        await client.run(byte_request(0, adapters=applied(sql=1.0)))
+        paths = {each["lora_name"]: each["lora_path"] for each in told}
+        await engine.stop()
+        load(engine, "a")
+        await engine.start(int(engine.url.rpartition(":")[2]))
+        events = await client.run(byte_request(1, adapters=applied(sql=1.0)))
+
+    assert paths == {"a": "/loras/a", "sql": "/loras/sql"}
+    assert isinstance(events[-1], Finished)
+    assert [each["lora_name"] for each in told] == ["a", "sql", "sql"]
+    assert listed(client)[-1] == frozenset({"a", "sql"})
+
+
+@pytest.mark.parametrize("kind", LOAD_ROUTES)
+@pytest.mark.parametrize("status", [400, 401, 404, 500])
+async def test_an_adapter_that_the_engine_does_not_load_is_missing(kind: str, status: int) -> None:
+    """The engine serves all else."""
+    engine = loaded(kind, "sql")
+    told = on_load(engine, status=status)
+    async with connected(engine, adapters=("a", "sql"), adapter_folder="/loras") as client:
+        events = await client.run(byte_request(adapters=applied(sql=1.0)))
+
+    assert isinstance(events[-1], Finished)
+    assert [each["lora_name"] for each in told] == ["a"]
+    assert listed(client) == [frozenset({"sql"})]
+
+
+async def test_an_adapter_that_was_not_loaded_is_not_tried_at_each_listing() -> None:
+    engine = loaded("vllm")
+    told, lists, has_listed = on_load(engine, status=400), 0, asyncio.Event()
+
+    def models() -> tuple[int, Any]:
+        nonlocal lists
+        lists += 1
+        if lists > 2:  # a listing has two requests
+            has_listed.set()
+        return 200, {"data": [{"id": engine.model, "max_model_len": 512, "root": "r"}]}
+
+    async with connected(engine, adapters=("sql",), adapter_folder="/loras"):
+        lists = 0
+        engine.routes["/v1/models"] = models
+        async with asyncio.timeout(20):
+            await has_listed.wait()
+    assert len(told) == 1
+
+
+async def test_llama_server_is_refused_with_a_folder_of_adapters() -> None:
+    engine = loaded("llama_server", "sql")
+    await engine.start()
+    target = UpstreamTarget("bytes", [engine.url], adapters=("sql",), adapter_folder="/loras")
+    endpoints = await first_probe(target, ByteVocabulary())
+    await engine.stop()
+    assert "it loads no adapters at run time" in endpoints.status[0].problem
 
 
 ODD: dict[str, tuple[Any, str]] = {

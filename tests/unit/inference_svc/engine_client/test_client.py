@@ -59,7 +59,7 @@ class IdleProcess:
 
 
 async def start_engine(process: IdleProcess) -> tuple[EngineClient, "asyncio.Task[None]"]:
-    engine = EngineClient("m", process.start, QueueLimits(4, 1000), ReaderLimits(100, 60.0))
+    engine = EngineClient("m", process.start, QueueLimits(4, 1000, 1000), ReaderLimits(100, 60.0))
     start = asyncio.create_task(engine.start())
     await settle()
     return engine, start

@@ -6,7 +6,7 @@ from inference_svc.engine_client.queue_limits import QueueLimits
 from svc_kit.errors import QueueFull
 from svc_kit.queue_share import QueueEntry
 
-LIMITS = QueueLimits(requests=4, tokens=100)
+LIMITS = QueueLimits(requests=4, tokens=100, media_bytes=50)
 NEW = QueueEntry("a", 2, 10)
 
 
@@ -53,3 +53,30 @@ def test_retry_after_is_between_a_second_and_a_minute(estimate: float, retry_aft
         LIMITS.check(waiting, [NEW], requests=5, tokens=0, retry_after=estimate)
 
     assert refusal.value.retry_after == retry_after
+
+
+@pytest.mark.parametrize(
+    ("held", "size", "is_accepted"),
+    [
+        ([], 900, True),  # one request, however large
+        ([40], 10, True),
+        ([40], 11, False),
+        ([60], 1, False),
+    ],
+)
+def test_the_bytes_of_pictures_have_a_limit(held: list[int], size: int, is_accepted: bool) -> None:
+    entries, new = [QueueEntry("a", 2, each) for each in held], QueueEntry("a", 2, size)
+    if is_accepted:
+        LIMITS.check_media(entries, new, retry_after=1.0)
+        return
+    with pytest.raises(QueueFull, match="bytes of pictures") as refusal:
+        LIMITS.check_media(entries, new, retry_after=0.5)
+    assert (refusal.value.limit, refusal.value.depth) == (50, sum(held) + size)
+    assert refusal.value.retry_after == 1.0
+
+
+def test_a_project_has_its_share_of_the_pictures() -> None:
+    held = [QueueEntry("other", 2, 50)]
+    LIMITS.check_media(held, QueueEntry("a", 2, 25), retry_after=1.0)
+    with pytest.raises(QueueFull, match="share of 25"):
+        LIMITS.check_media(held, QueueEntry("a", 2, 26), retry_after=1.0)

@@ -259,6 +259,23 @@ def test_unusable_tokenizers_are_refused_with_the_reason(
     assert problem in refused.value.problem
 
 
+CLEANED = ["fox", ".", "?", "!", ",", "'", "'s", "n't", "'m", "'ve", "'re", "do not", "##.", ";"]
+
+
+@pytest.mark.parametrize("cleanup", [True, False])
+def test_word_pieces_are_cleaned_up_as_the_library_does(tmp_path: Path, cleanup: bool) -> None:
+    """The space before a mark is that of its token; the first token of a text has none."""
+    words = {word: number for number, word in enumerate(["[UNK]", *CLEANED])}
+    tokenizer = Tokenizer(models.WordPiece(words, unk_token="[UNK]"))
+    tokenizer.decoder = decoders.WordPiece("##", cleanup=cleanup)
+    vocabulary = HfVocabulary.load(write_folder(tmp_path, tokenizer))
+
+    for first in ("fox", ".", "'s", "n't", ";"):
+        tokens = [words[first], *range(1, len(words))]
+        assert vocabulary.detokenize(tokens) == tokenizer.decode(tokens)
+    assert vocabulary.piece(words["."]) == (b"." if cleanup else b" .")
+
+
 def test_a_text_for_which_a_tokenizer_has_no_tokens_is_refused(tmp_path: Path) -> None:
     tokenizer = Tokenizer(models.WordPiece({"fox": 0}, unk_token="[UNK]"))
     tokenizer.decoder = decoders.WordPiece("##")

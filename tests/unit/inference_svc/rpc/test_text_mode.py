@@ -1,7 +1,10 @@
 """Chats over upstreams in text mode: the fields of OpenAI's API, and the deltas of answers."""
 
+import base64
 import json
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
@@ -13,25 +16,38 @@ from google.protobuf.json_format import ParseDict
 
 from inference_svc.engine.events import (
     CallPart,
+    ChosenLogprob,
     Delta,
     Finished,
     FinishReason,
+    Logprob,
     MessagePart,
     Timings,
 )
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.sampling_params import Sampling
 from inference_svc.engine_client.client import EngineClient
-from inference_svc.engine_client.features import NEUTRAL_SAMPLING
+from inference_svc.engine_client.features import NEUTRAL_SAMPLING, Features
 from inference_svc.limits.limiter import Need
+from inference_svc.media.document import DocumentReader
+from inference_svc.media.fetcher import MediaFetcher
 from inference_svc.model_pool.catalog import LoadedModel, TextProcessor
 from inference_svc.rpc.call import Call, Caller
 from inference_svc.rpc.chat_turn import MessageTurn
+from inference_svc.rpc.media_inputs import MediaInputs
 from inference_svc.rpc.prompts import to_conversation
 from inference_svc.rpc.request_options import ignored_in_text_mode, text_need, text_requests
 from inference_svc.upstream.openai import FEATURES
 from svc_kit.auth.principal import Principal, Priority
-from svc_kit.errors import DomainError, FeatureUnsupported, InvalidField, InvalidJson
+from svc_kit.errors import (
+    DomainError,
+    FeatureUnsupported,
+    InvalidField,
+    InvalidJson,
+    TooLong,
+    UnsupportedField,
+)
+from tests.support.pictures import gif, noise_png
 
 SERVICE: Final = Principal(
     project="p",
@@ -50,13 +66,17 @@ def make_call(fields: dict[str, Any], context: int = 0) -> Call[service_pb.ChatR
     return Call(request, loaded, Caller(SERVICE, "r", None), "owner")
 
 
-def convert(fields: dict[str, Any], defaults: Sampling = NEUTRAL_SAMPLING) -> list[SequenceRequest]:
+def convert(
+    fields: dict[str, Any],
+    defaults: Sampling = NEUTRAL_SAMPLING,
+    features: Features = FEATURES,
+) -> list[SequenceRequest]:
     """Convert a request and check it, as the service does."""
     call = make_call(fields)
     conversation = to_conversation(call.request.conversation, allows_templates=True)
     requests = text_requests(call, conversation, defaults)
     for each in requests:
-        FEATURES.check(each)
+        features.check(each)
     return requests
 
 
@@ -95,6 +115,65 @@ def test_messages_pass_as_openai_writes_them() -> None:
             {"role": "user", "content": "c"},
         ]
     }
+
+
+PICTURE: Final = noise_png(1)
+
+
+def part(data: bytes, kind: str = "image", **more: str) -> dict[str, Any]:
+    return {kind: {"data": base64.b64encode(data).decode(), **more}}
+
+
+async def test_pictures_pass_as_data_urls_with_the_type_of_their_bytes() -> None:
+    """In their places among the texts; they count a fixed number of tokens each."""
+    parts = [
+        {"text": "What"},
+        part(PICTURE, media_type="image/jpeg"),
+        part(gif(1, 1), detail="low"),
+        {"text": "is this?"},
+    ]
+    (request,) = await read_and_convert({"role": "ROLE_USER", "parts": parts})
+    urls = [
+        f"data:image/{name};base64,{base64.b64encode(data).decode()}"
+        for name, data in (("png", PICTURE), ("gif", gif(1, 1)))
+    ]
+    sent_parts = json.loads(orjson.dumps(request.chat))["messages"][0]["content"]
+    assert sent_parts == [
+        {"type": "text", "text": "What"},
+        {"type": "image_url", "image_url": {"url": urls[0]}},
+        {"type": "image_url", "image_url": {"url": urls[1], "detail": "low"}},
+        {"type": "text", "text": "is this?"},
+    ]
+    assert request.media_bytes == sum(len(url.partition(",")[2]) for url in urls)
+    text_tokens = request.num_prompt_tokens - 2 * 1024
+    assert 0 < text_tokens < 100
+
+
+@pytest.mark.parametrize(
+    ("message", "error", "name"),
+    [
+        ({"parts": [part(b"RIFF", "audio")]}, UnsupportedField, "content[0].audio"),
+        ({"parts": [{"text": "a"}, part(b"<svg/>")]}, InvalidField, "content[1].image"),
+        ({"parts": [part(b"")]}, InvalidField, "content[0].image"),
+        ({"parts": [part(PICTURE + bytes(20_000_000))]}, TooLong, "content[0].image"),
+        ({"role": "ROLE_SYSTEM", "parts": [part(PICTURE)]}, FeatureUnsupported, "role 'system'"),
+    ],
+    ids=["a sound", "another format", "nothing", "too much", "a system message"],
+)
+async def test_pictures_that_no_engine_takes_are_refused_by_name(
+    message: dict[str, Any], error: type[DomainError], name: str
+) -> None:
+    with pytest.raises(error, match=re.escape(name)):
+        await read_and_convert({"role": "ROLE_USER", **message})
+
+
+async def read_and_convert(message: dict[str, Any]) -> list[SequenceRequest]:
+    """The requests of a message with files."""
+    inputs = MediaInputs(cast(MediaFetcher, None), cast(DocumentReader, None))
+    call = make_call({"conversation": {"messages": [message]}})
+    conversation = to_conversation(call.request.conversation, allows_templates=False)
+    conversation = await inputs.read_for_engine(conversation)
+    return text_requests(call, conversation, NEUTRAL_SAMPLING)
 
 
 TOOLS: Final = [
@@ -344,6 +423,15 @@ def test_limits_reserve_an_estimate(context: int, max_tokens: int, expected: int
     assert text_need(call, request) == Need(request.num_prompt_tokens, expected, 1)
 
 
+@pytest.mark.parametrize("count", [0, 3])
+def test_log_probabilities_are_asked_for_where_the_engine_tells_them(count: int) -> None:
+    told = replace(FEATURES, max_logprobs=3)
+    (request,) = convert({"options": {"output": {"top_logprobs": count}}}, features=told)
+    assert request.top_logprobs == count
+    with pytest.raises(FeatureUnsupported, match="'logprobs' above 3"):
+        convert({"options": {"output": {"top_logprobs": 4}}}, features=told)
+
+
 # --- answers --------------------------------------------------------------------------------------
 
 
@@ -373,3 +461,15 @@ def test_a_turn_that_stops_with_calls_awaits_their_results(
     if has_calls:
         turn.delta(delta_of(MessagePart(calls=(CallPart(0, "a", "f", "{}"),))))
     assert turn.reason(Finished(0, reason, None, None, 1, Timings(0, 0, 0))) == expected
+
+
+def test_log_probabilities_are_in_the_delta_of_their_content() -> None:
+    """What is reasoning has a delta of its own behind a content."""
+    chosen = ChosenLogprob(Logprob(0, b"a", -0.5), (Logprob(0, b"b", -1.5),), text=b"a")
+    parts = MessagePart("", "a", (), (chosen,)), MessagePart("", "a", (), (chosen,))
+    first, second = MessageTurn(0).delta(delta_of(*parts, MessagePart("why")))
+    assert [(each.chosen.token, each.top[0].token) for each in first.delta.logprobs] == [
+        (b"a", b"b")
+    ] * 2
+    assert (first.delta.content, second.delta.reasoning) == ("aa", "why")
+    assert not second.delta.logprobs

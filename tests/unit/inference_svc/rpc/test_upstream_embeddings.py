@@ -31,6 +31,7 @@ class Ledger:
         self.settled: list[Counts] = []
         self.counted: list[Counts] = []
         self.requests: list[EmbeddingRequest] = []
+        self.is_estimated = False
 
     async def admit(self, key: UsageKey, need: Need) -> "Ledger":
         self.needs.append(need.prompt_tokens)
@@ -54,7 +55,8 @@ class Ledger:
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """As the engine does, which counts other tokens than were estimated."""
         self.requests.append(request)
-        return Embeddings([np.ones(2, np.float32) for _ in request.texts], TOLD)
+        vectors = [np.ones(2, np.float32) for _ in request.texts]
+        return Embeddings(vectors, TOLD, self.is_estimated)
 
 
 @pytest.fixture
@@ -80,14 +82,16 @@ def texts(*given: str, **fields: Any) -> pb.EmbedRequest:
 CALLER = Caller(Principal(project="p", scopes=frozenset(), key_id="k"), "r", None)
 
 
-async def test_what_the_engine_counted_is_counted(ledger: Ledger) -> None:
-    """The limits reserve an estimate, and settle by what was told."""
+@pytest.mark.parametrize("is_estimated", [False, True])
+async def test_what_the_engine_counted_is_counted(ledger: Ledger, is_estimated: bool) -> None:
+    """The limits reserve an estimate, and settle by what was told, or by the estimate."""
+    ledger.is_estimated = is_estimated
     request = texts("one", "a text of 20 bytes..", truncate=True)
     answer = await service(ledger).embed(request, loaded(ledger), CALLER)
 
     assert ledger.needs == [7]
     assert ledger.settled == ledger.counted == [Counts(1, TOLD)]
-    assert answer.prompt_tokens == TOLD
+    assert (answer.prompt_tokens, answer.is_estimated) == (TOLD, is_estimated)
     assert answer.model == "vec"
     assert ledger.requests[0].texts == ("one", "a text of 20 bytes..")
     assert ledger.requests[0].normalize

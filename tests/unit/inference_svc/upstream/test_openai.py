@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from inference_svc.engine.events import CallPart, MessagePart
+from inference_svc.engine.events import CallPart, ChosenLogprob, Logprob, MessagePart
 from inference_svc.upstream.faults import AnswerInvalid, EngineOverloaded, RequestRefused
 from inference_svc.upstream.openai import MessageReader, Usage
 
@@ -156,3 +156,95 @@ def test_calls_without_end_are_refused() -> None:
     calls = [{"id": str(number), "function": TIME} for number in range(1025)]
     with pytest.raises(AnswerInvalid):
         read(chunk({"tool_calls": calls}))
+
+
+# --- log probabilities ----------------------------------------------------------------------------
+
+
+def entry(token: str, logprob: Any = -0.5, **more: Any) -> dict[str, Any]:
+    return {"token": token, "logprob": logprob, **more}
+
+
+def told(content: str, *entries: Any, **more: Any) -> dict[str, Any]:
+    return chunk({"content": content, **more}, logprobs={"content": [*entries]})
+
+
+def tokens_of(*events: Any) -> list[tuple[str, list[bytes]]]:
+    """The content of each part, and the bytes of the tokens that have log probabilities."""
+    reader = MessageReader(1)
+    parts = [reader.read(json.dumps(each).encode()).part for each in events]
+    return [(p.content, [each.chosen.piece for each in p.logprobs]) for p in parts if p is not None]
+
+
+def test_log_probabilities_have_the_bytes_and_alternatives_that_are_told() -> None:
+    top = [entry("b", -1.5), entry("c", -2)]
+    data = json.dumps(told("é", entry("?", -0.5, bytes=[195, 169], top_logprobs=top))).encode()
+    (found,) = (MessageReader(1).read(data).part or MessagePart()).logprobs
+    piece = "é".encode()
+    expected = ChosenLogprob(Logprob(0, piece, -0.5), (Logprob(0, b"b", -1.5),), text=piece)
+    assert found == expected
+    unasked = MessageReader().read(data).part or MessagePart()
+    assert (unasked.content, unasked.logprobs) == ("é", ())
+
+
+PIECES: dict[str, tuple[list[Any], list[tuple[str, list[bytes]]]]] = {
+    "a token": ([told("a", entry("a"))], [("a", [b"a"])]),
+    "several at once, as vLLM with drafts": (
+        [told("ab", entry("a"), entry("b"))],
+        [("ab", [b"a", b"b"])],
+    ),
+    "the end of the turn in an event of its own": (
+        [told("a", entry("a")), told("", entry("<end>"))],
+        [("a", [b"a"])],
+    ),
+    "the end of the turn with the text": ([told("a", entry("a"), entry("<end>"))], [("a", [b"a"])]),
+    "a character of two tokens": (
+        [told("", entry("\ufffd", bytes=[195])), told("é", entry("\ufffd", bytes=[169]))],
+        [("é", [b"\xc3", b"\xa9"])],
+    ),
+    "reasoning and its markers": (
+        [
+            told("", entry("<think>")),
+            told("", entry("why"), reasoning="why"),
+            told("", entry("</think>")),
+            told("so", entry("so")),
+        ],
+        [("", []), ("so", [b"so"])],
+    ),
+    "a text without its first blanks": ([told("so", entry("\n\nso"))], [("so", [b"so"])]),
+    "a text that no tokens spell": ([told("x", entry("a"))], [("x", [b"a"])]),
+    "a text without any": ([told("x")], [("x", [])]),
+}
+
+
+@pytest.mark.parametrize(("events", "expected"), PIECES.values(), ids=PIECES)
+def test_log_probabilities_are_those_of_the_content(
+    events: list[Any], expected: list[tuple[str, list[bytes]]]
+) -> None:
+    assert tokens_of(*events) == expected
+
+
+@pytest.mark.parametrize(
+    "logprobs",
+    [
+        [],
+        {"content": {"a": 1}},
+        {"content": ["a"]},
+        {"content": [entry("a", None)]},
+        {"content": [entry("a", "-1")]},
+        {"content": [{"logprob": -1, "token": 5}]},
+        {"content": [entry("a", bytes=[256])]},
+        {"content": [entry("a", bytes=1 << 40)]},
+        {"content": [entry("a", top_logprobs=5)]},
+        {"content": [entry("a", top_logprobs=["b"])]},
+    ],
+    ids=str,
+)
+def test_log_probabilities_that_are_none_are_refused(logprobs: Any) -> None:
+    event = json.dumps(chunk({"content": "a"}, logprobs=logprobs)).encode()
+    if logprobs:
+        with pytest.raises(AnswerInvalid):
+            MessageReader(1).read(event)
+    else:
+        assert MessageReader(1).read(event).part == MessagePart("", "a")
+    assert MessageReader().read(event).part == MessagePart("", "a")

@@ -28,7 +28,7 @@ BUSY = EngineOverloaded("busy", 7.0)
 def verdicts(*faults: tuple[EngineFault, float]) -> list[DomainError | None]:
     """Of a request that meets faults at their times."""
     pieces = VocabularyPieces(ByteVocabulary())
-    served = ServedModel("m", 512, False, lambda _: None, lambda _: None)
+    served = ServedModel("m", 512, False, False, lambda _: None, lambda _: None)
     sequence = Sequence(byte_request(request_id="r"), arrived_at=0.0)
     turn = TokenTurn(sequence, served, api=Vllm(), pieces=pieces)
     endpoint = Endpoint(UpstreamTarget("bytes", [URL]), URL, lambda _: asyncio.sleep(0))
