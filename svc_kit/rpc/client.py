@@ -20,7 +20,7 @@ WINDOW_BYTES: Final = 1024 * 1024
 the window."""
 MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
 """The default limit of messages, enough for a full context of token ids, or 50 MB of images."""
-_RETRIES: Final = {
+RETRIES: Final = {
     "methodConfig": [
         {
             # All methods. gRPC retries no call whose initial metadata was received, and servers
@@ -61,7 +61,7 @@ def channel_options(*, max_message_bytes: int = MAX_MESSAGE_BYTES) -> list[Optio
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 200),
         ("grpc.enable_retries", 1),
-        ("grpc.service_config", json.dumps(_RETRIES)),
+        ("grpc.service_config", json.dumps(RETRIES)),
         *window_options(WINDOW_BYTES),
     ]
 

@@ -72,6 +72,7 @@ ENVIRONMENT_READERS = (
     "svc_kit/lifecycle.py",  # NOTIFY_SOCKET of systemd
     "corral_cli/up/children.py",  # passes the environment to the services that it starts
     "inference_svc/engine_client/process.py",  # and to the engine, with malloc's variable
+    "svc_kit/rpc/replica_channel.py",  # switches on a feature of gRPC
     "svc_kit/sandbox/process.py",  # passes the library path only
 )
 

@@ -1,0 +1,145 @@
+"""A channel to several replicas of the inference service, made of gRPC's balancing policies.
+
+A generation goes to the home of its prefix (ring_hash); all else, and what its home refuses or
+loses, is spread by load (weighted_round_robin, by the reports of `inference_svc/rpc/orca.py`).
+Both leave out replicas that are not SERVING, and for a while those whose calls fail.
+"""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Self
+
+import grpc.aio
+from corral.inference.v1 import inference_service_pb2 as pb
+
+from svc_kit.network import Address, parse_addresses
+from svc_kit.rpc.client import RETRIES, Option, open_channel
+from svc_kit.rpc.movable_stream import PREFIX_KEY, MovableStream
+from svc_kit.settings.groups import UpstreamTlsSettings
+
+_RING_HASH_FLAG: Final = "GRPC_EXPERIMENTAL_RING_HASH_SET_REQUEST_HASH_KEY"
+"""Without it gRPC ignores requestHashHeader, and calls wait until their deadline."""
+_HEALTH_CHECK: Final = {"serviceName": "corral.inference.v1.InferenceService"}
+_RING_HASH: Final = {"ring_hash_experimental": {"requestHashHeader": PREFIX_KEY}}
+_BY_LOAD: Final = {
+    "weighted_round_robin": {
+        "enableOobLoadReport": True,
+        "oobReportingPeriod": "1s",
+        "weightUpdatePeriod": "1s",
+        "blackoutPeriod": "0s",
+        "weightExpirationPeriod": "30s",
+    }
+}
+_MOVABLE: Final = frozenset((pb.ChatRequest, pb.GenerateRequest))
+
+
+def open_inference_channel(
+    target: str,
+    *,
+    tls: UpstreamTlsSettings | None = None,
+    options: Sequence[Option] = (),
+    outlives_engines: bool,
+) -> grpc.aio.Channel:
+    """Open a channel to the inference service: with one address as `open_channel` does, with a list
+    or a dns: name to all replicas. `outlives_engines` is as in `MovableStream`."""
+    replicas = _replicas_target(target)
+    if replicas is None:
+        return open_channel(target, tls=tls, options=options)
+    os.environ.setdefault(_RING_HASH_FLAG, "true")
+    no_retries = ("grpc.enable_retries", 0)  # gRPC would repeat a call at the same replica
+    home = [*options, no_retries, _service_config(_RING_HASH)]
+    spread = [*options, _service_config(_BY_LOAD, RETRIES)]
+    return ReplicaChannel(
+        open_channel(replicas, tls=tls, options=home),
+        open_channel(replicas, tls=tls, options=spread),
+        outlives_engines=outlives_engines,
+    )
+
+
+def _replicas_target(target: str) -> str | None:
+    """gRPC's name of all replicas; None if there is one address."""
+    if target.startswith("dns:"):
+        return target
+    if "," not in target or target.startswith(("ipv4:", "ipv6:")):
+        return target if "," in target else None
+    addresses = parse_addresses(target)
+    return f"{_scheme(addresses)}:{','.join(map(str, addresses))}"
+
+
+def _scheme(addresses: Sequence[Address]) -> str:
+    return "ipv6" if ":" in addresses[0].host else "ipv4"
+
+
+def _service_config(policy: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> Option:
+    outliers = {
+        "interval": "5s",
+        "baseEjectionTime": "10s",
+        "maxEjectionPercent": 50,
+        "failurePercentageEjection": {"threshold": 90, "minimumHosts": 2, "requestVolume": 20},
+        "childPolicy": [policy],
+    }
+    config = {
+        "loadBalancingConfig": [{"outlier_detection_experimental": outliers}],
+        "healthCheckConfig": _HEALTH_CHECK,
+        **(more or {}),
+    }
+    return "grpc.service_config", json.dumps(config)
+
+
+class ReplicaChannel(grpc.aio.Channel):
+    """The home and the spread channel as one."""
+
+    def __init__(
+        self, home: grpc.aio.Channel, spread: grpc.aio.Channel, *, outlives_engines: bool
+    ) -> None:
+        self._home = home
+        self._spread = spread
+        self._outlives_engines = outlives_engines
+
+    def unary_unary(self, *args: Any, **kwargs: Any) -> Any:
+        return self._spread.unary_unary(*args, **kwargs)
+
+    def unary_stream(self, *args: Any, **kwargs: Any) -> Any:
+        """A method whose calls are `MovableStream`s, if they are generations."""
+        home = self._home.unary_stream(*args, **kwargs)
+        spread = self._spread.unary_stream(*args, **kwargs)
+
+        def start(request: Any, *, metadata: Any = (), timeout: float | None = None) -> Any:
+            if type(request) not in _MOVABLE:
+                return spread(request, metadata=metadata, timeout=timeout)
+            return MovableStream(
+                home,
+                spread,
+                request,
+                metadata=metadata,
+                timeout=timeout,
+                outlives_engines=self._outlives_engines,
+            )
+
+        return start
+
+    def stream_unary(self, *args: Any, **kwargs: Any) -> Any:
+        return self._spread.stream_unary(*args, **kwargs)
+
+    def stream_stream(self, *args: Any, **kwargs: Any) -> Any:
+        return self._spread.stream_stream(*args, **kwargs)
+
+    async def close(self, grace: float | None = None) -> None:
+        await self._home.close(grace)
+        await self._spread.close(grace)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
+        return self._spread.get_state(try_to_connect)
+
+    async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
+        await self._spread.wait_for_state_change(last_observed_state)
+
+    async def channel_ready(self) -> None:
+        await self._spread.channel_ready()
