@@ -58,6 +58,20 @@ def ensure_token(path: Path) -> None:
         file.write(secrets.token_urlsafe(32) + "\n")
 
 
+def share_models(folders: Sequence[Path]) -> None:
+    """Make the downloaded models of the first data folder those of all. Raises StartupError."""
+    first, *others = folders
+    for folder in others:
+        link = folder / "models"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (first / "models").mkdir(exist_ok=True)
+            if not link.exists():
+                link.symlink_to((first / "models").absolute())
+        except OSError as error:
+            raise StartupError(f"cannot make {link}: {error.strerror}") from error
+
+
 _PROBE_TIMEOUT_S = 2.0
 _QUIET_GRPC: Final = {"GRPC_VERBOSITY": "NONE"}
 """gRPC's C core writes to stderr by itself, for example a line for each failed TLS handshake."""
@@ -69,6 +83,7 @@ _LOCK_TIMEOUT_S: Final = 10.0
 
 def make_service(
     name: str,
+    table: str,
     *,
     variables: Mapping[str, str],
     config: Path | None,
@@ -77,11 +92,11 @@ def make_service(
     stop_timeout_s: float,
     is_vital: bool = True,
 ) -> Service:
-    """Describe a Corral service to the supervisor."""
+    """Describe a Corral service to the supervisor; `table` names its settings."""
 
     def command(lifeline_fd: int) -> Sequence[str]:
         # -P: do not import modules from the working directory.
-        interpreter = [sys.executable, "-P", "-m", "corral_cli", "serve", name]
+        interpreter = [sys.executable, "-P", "-m", "corral_cli", "serve", table]
         flags = ["--config", str(config)] if config else []
         return [*interpreter, *flags, "--lifeline", str(lifeline_fd)]
 

@@ -1,0 +1,170 @@
+"""`corral up --replicas`: requests go on when one of several inference services is killed."""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from corral.inference.v1 import engine_service_pb2 as engine_pb
+from corral.inference.v1.engine_service_pb2_grpc import EngineServiceStub
+from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
+
+from corral_cli.up.up_lock import read_running
+from svc_kit.rpc.client import open_channel
+from tests.support.plain_http import plain_client
+from tests.support.services import MODEL, Corral, corral_up, wait_until_serving
+
+pytestmark = pytest.mark.e2e
+SCHEMA = {
+    "type": "json_schema",
+    "json_schema": {
+        "name": "list",
+        "schema": {
+            "type": "array",
+            "items": {"type": "string", "minLength": 6, "maxLength": 12},
+            "minItems": 60,
+        },
+    },
+}
+COMMON: dict[str, Any] = {"model": MODEL, "max_tokens": 500, "deterministic": True, "stream": True}
+CHAT = {**COMMON, "messages": [{"role": "user", "content": "Tell me a story."}]}
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "chat": ("chat/completions", {**CHAT, "temperature": 0, "ignore_eos": True}),
+    "seeded choices": ("chat/completions", {**CHAT, "seed": 3, "n": 2, "ignore_eos": True}),
+    "a schema": (
+        "chat/completions",
+        {**CHAT, "seed": 4, "max_tokens": 500, "response_format": SCHEMA},
+    ),
+    "stop texts": (
+        "chat/completions",
+        {**CHAT, "temperature": 0, "ignore_eos": True, "stop": ["never in it", "zzz"]},
+    ),
+    "completion": (
+        "completions",
+        {**COMMON, "prompt": "Once", "seed": 5, "logprobs": 1, "ignore_eos": True},
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
+    with corral_up(tmp_path_factory.mktemp("pair"), "--replicas", "2") as corral:
+        yield corral
+
+
+def targets_of(corral: Corral) -> list[str]:
+    running = read_running(corral.program.directory / "data")
+    assert running is not None
+    return [running.addresses[name, "listen"] for name in ("inference", "inference-2")]
+
+
+async def num_running(corral: Corral) -> dict[str, int]:
+    """The sequences that run on each replica."""
+    token = (corral.program.directory / "data/service-token").read_text().strip()
+    running = {}
+    for target in targets_of(corral):
+        async with open_channel(target, token=token) as channel:
+            load = (await EngineServiceStub(channel).GetLoad(engine_pb.GetLoadRequest())).load
+            running[target] = load.num_running
+    return running
+
+
+def kill_replica(corral: Corral, target: str) -> None:
+    for process in corral.program.family():
+        variables = Path(f"/proc/{process.pid}/environ").read_bytes().decode().split("\0")
+        is_frontend = "serve inference" in process.command
+        if is_frontend and f"CORRAL_INFERENCE_LISTEN={target}" in variables:
+            os.kill(process.pid, signal.SIGKILL)
+            return
+    raise AssertionError(f"no process listens on {target}")
+
+
+async def wait_for_restart(target: str) -> None:
+    async with open_channel(target) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        await health.Check(health_pb2.HealthCheckRequest(), wait_for_ready=True, timeout=60)
+    await asyncio.to_thread(wait_until_serving, target)
+
+
+async def events_of(
+    client: httpx.AsyncClient, path: str, body: dict[str, Any]
+) -> AsyncGenerator[dict[str, Any], None]:
+    async with client.stream("POST", f"/v1/{path}", json=body) as response:
+        assert response.status_code == 200
+        async for line in response.aiter_lines():
+            if line.startswith("data: {"):
+                yield json.loads(line.removeprefix("data: "))
+
+
+def seen(events: list[dict[str, Any]]) -> dict[int, str]:
+    """The texts of the choices, with reasons and tokens with log probabilities."""
+    texts: dict[int, str] = {}
+    for choice in (choice for event in events for choice in event["choices"]):
+        delta = choice.get("delta") or {}
+        text = choice.get("text") or delta.get("content") or ""
+        tokens = "".join((choice.get("logprobs") or {}).get("tokens", ()))
+        end = choice["finish_reason"] or ""
+        texts[choice["index"]] = texts.get(choice["index"], "") + text + tokens + end
+    return texts
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_a_stream_goes_on_when_its_replica_is_killed(pair: Corral, case: str) -> None:
+    """The client gets the tokens that it would have got."""
+    path, body = CASES[case]
+    async with plain_client(pair) as client:
+        undisturbed = [event async for event in events_of(client, path, body)]
+        killed = None
+        while killed is None:  # a stream may end before its replica is found
+            events = []
+            async with aclosing(events_of(client, path, body)) as stream:
+                async for event in stream:
+                    events.append(event)
+                    if len(events) == 4:
+                        busy = (each for each, count in (await num_running(pair)).items() if count)
+                        if killed := next(busy, None):
+                            kill_replica(pair, killed)
+
+        assert seen(events) == seen(undisturbed)
+        assert "error" not in events[-1]
+    await wait_for_restart(killed)
+
+
+async def test_new_requests_are_answered_while_a_replica_is_away(pair: Corral) -> None:
+    target = targets_of(pair)[0]
+    body = {"model": MODEL, "max_tokens": 4, "messages": [{"role": "user", "content": "Hi"}]}
+    async with plain_client(pair) as client:
+        kill_replica(pair, target)
+        answers = await asyncio.gather(
+            *(
+                client.post("/v1/chat/completions", json={**body, "user": str(number)})
+                for number in range(8)
+            )
+        )
+
+        assert [answer.status_code for answer in answers] == [200] * 8
+    await wait_for_restart(target)
+
+
+async def test_a_full_home_passes_a_conversation_on(pair: Corral) -> None:
+    """Two sequences run and two wait there; the fifth and sixth run elsewhere."""
+    endless = {**CHAT, "max_tokens": 12_000, "ignore_eos": True, "prompt_cache_key": "crowd"}
+    async with plain_client(pair) as client:
+        streams = [events_of(client, "chat/completions", endless) for _ in range(6)]
+        readers = [asyncio.create_task(anext(stream)) for stream in streams]
+        try:
+            async with asyncio.timeout(60):
+                while not all(running := (await num_running(pair)).values()):
+                    pass
+        finally:
+            await asyncio.gather(*readers)
+            for stream in streams:
+                await stream.aclose()
+
+        assert sum(running) <= 4
