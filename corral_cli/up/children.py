@@ -58,20 +58,6 @@ def ensure_token(path: Path) -> None:
         file.write(secrets.token_urlsafe(32) + "\n")
 
 
-def share_models(folders: Sequence[Path]) -> None:
-    """Make the downloaded models of the first data folder those of all. Raises StartupError."""
-    first, *others = folders
-    for folder in others:
-        link = folder / "models"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            (first / "models").mkdir(exist_ok=True)
-            if not link.exists():
-                link.symlink_to((first / "models").absolute())
-        except OSError as error:
-            raise StartupError(f"cannot make {link}: {error.strerror}") from error
-
-
 _PROBE_TIMEOUT_S = 2.0
 _QUIET_GRPC: Final = {"GRPC_VERBOSITY": "NONE"}
 """gRPC's C core writes to stderr by itself, for example a line for each failed TLS handshake."""

@@ -20,7 +20,6 @@ from corral_cli.up.children import (
     lock_of_children,
     make_service,
     responds_ok,
-    share_models,
 )
 from corral_cli.up.plan import MAX_REPLICAS, Plan, ServiceWithPorts, UpFlags
 from corral_cli.up.ports import reachable, reserve_ports
@@ -154,7 +153,6 @@ def run_services(
         plan = plan.with_ports()
         plan.check_ports()
         ensure_token(plan.token_file)
-        share_models(plan.data_folders)
         write_addresses(folder, plan.listeners, plan.access())
         with reserve_ports(listener.address for listener in plan.listeners):
             asyncio.run(supervise_plan(plan, inherited))

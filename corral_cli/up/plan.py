@@ -203,11 +203,6 @@ class Plan:
     def replica_settings(self) -> list[InferenceSettings]:
         return [cast(InferenceSettings, self.by_service[name]) for name in self.replicas]
 
-    @property
-    def data_folders(self) -> list[Path]:
-        """Those of the inference services. The first one has the models of all."""
-        return [settings.data_dir for settings in self.replica_settings]
-
     def targets_for(self, service: str) -> dict[str, Any]:
         """The settings with the addresses of the other services, except those configured."""
         replicas = [str(reachable(self.address(name))) for name in self.replicas]
@@ -294,6 +289,7 @@ def _of_replica(first: InferenceSettings, folder: str) -> dict[str, Any]:
         "listen": str(parse_address(first.listen)._replace(port=0)),
         "management_listen": _ANY_LOOPBACK_PORT,
         "data_dir": first.data_dir / folder,
+        "download_folder": first.download_folder or first.data_dir / "models",
         "adapter_folders": [*first.adapter_folders, first.data_dir / "adapters"],
         **({} if snapshots is None else {"snapshots.folder": snapshots / folder}),
     }

@@ -251,7 +251,10 @@ def test_replicas_have_ports_and_data_folders_of_their_own(tmp_path: Path) -> No
     assert plan.gateway.inference_target == ",".join(each.listen for each in replicas)
     assert plan.control.inference_target == plan.gateway.inference_target
     assert len({listener.address for listener in plan.listeners}) == 2 * 5
-    assert plan.data_folders == [tmp_path, tmp_path / "replica-2", tmp_path / "replica-3"]
+    assert [each.data_dir for each in plan.replica_settings] == [
+        *(tmp_path, tmp_path / "replica-2", tmp_path / "replica-3")
+    ]
+    assert plan.replica_settings[1].download_folder == tmp_path / "models"
     assert {each.engine.slots for each in (plan.inference, plan.replica_settings[2])} == {3}
     assert plan.replica_settings[1].snapshots.folder == Path("states/replica-2")
     assert tmp_path / "adapters" in plan.replica_settings[1].adapter_folders
