@@ -203,11 +203,13 @@ class Plan:
     def replica_settings(self) -> list[InferenceSettings]:
         return [cast(InferenceSettings, self.by_service[name]) for name in self.replicas]
 
+    def _replica_addresses(self) -> str:
+        return ",".join(str(reachable(self.address(name))) for name in self.replicas)
+
     def targets_for(self, service: str) -> dict[str, Any]:
         """The settings with the addresses of the other services, except those configured."""
-        replicas = [str(reachable(self.address(name))) for name in self.replicas]
         targets = {
-            "inference_target": ",".join(replicas),
+            "inference_target": self._replica_addresses(),
             "control_target": str(reachable(self.address("control"))),
         }
         settings = self.by_service[service]
@@ -222,8 +224,10 @@ class Plan:
 
     def access(self) -> dict[str, str]:
         """How commands on this machine call the services, by the fields of a profile."""
-        targets = {"target": "inference", "control": "control"}
-        addresses = {field: str(self.target(service)) for field, service in targets.items()}
+        target = str(self.target("inference"))
+        if len(self.replicas) > 1:
+            target = self._replica_addresses()
+        addresses = {"target": target, "control": str(self.target("control"))}
         return addresses | {"service_token_file": str(self.token_file.absolute())}
 
     def target(self, service: str) -> Address:

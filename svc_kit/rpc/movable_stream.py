@@ -3,6 +3,7 @@
 It has the methods of grpc.aio's calls that its callers use.
 """
 
+import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -16,6 +17,7 @@ from svc_kit.rpc.generation_progress import GenerationProgress
 from svc_kit.rpc.interceptors import MAY_MOVE_KEY
 from svc_kit.rpc.prefix_key import Generation, prefix_key
 
+_log = logging.getLogger(__name__)
 PREFIX_KEY: Final = "x-prefix-key"
 """The metadata by which ring_hash, or a proxy, chooses the home of a generation."""
 _MAX_MOVES: Final = 2
@@ -91,6 +93,7 @@ class MovableStream:
                     raise (self._loss or error) from None
                 if self._progress.is_started:
                     self._loss = self._loss or error
+                _log.info("a generation moves to another replica: %s", error.details())
             self._num_moves += 1
             self._call = self._spread(
                 self._progress.next_request(), metadata=self._metadata, timeout=self._remaining_s()

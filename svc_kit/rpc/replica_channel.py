@@ -1,22 +1,27 @@
 """A channel to several replicas of the inference service, made of gRPC's balancing policies.
 
 A generation goes to the home of its prefix (ring_hash); all else, and what its home refuses or
-loses, is spread by load (weighted_round_robin, by the reports of `inference_svc/rpc/orca.py`).
-Both leave out replicas that are not SERVING, and for a while those whose calls fail.
+loses, is spread by load (weighted_round_robin, by the reports of `orca.py`). Calls of operators go
+to every replica (`replica_fan_out.py`). Both policies leave out replicas that are not SERVING, and
+for a while those whose calls fail.
 """
 
+import asyncio
 import json
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Self
 
 import grpc.aio
 from corral.inference.v1 import inference_service_pb2 as pb
 
-from svc_kit.network import Address, parse_addresses
+from svc_kit.network import Address, parse_address, parse_addresses
 from svc_kit.rpc.client import RETRIES, Option, open_channel
 from svc_kit.rpc.movable_stream import PREFIX_KEY, MovableStream
+from svc_kit.rpc.replica_fan_out import FANNED_OUT, FanOut
 from svc_kit.settings.groups import UpstreamTlsSettings
+from svc_kit.tasks import retrieve_exception
 
 _RING_HASH_FLAG: Final = "GRPC_EXPERIMENTAL_RING_HASH_SET_REQUEST_HASH_KEY"
 """Without it gRPC ignores requestHashHeader, and calls wait until their deadline."""
@@ -37,6 +42,7 @@ _MOVABLE: Final = frozenset((pb.ChatRequest, pb.GenerateRequest))
 def open_inference_channel(
     target: str,
     *,
+    token: str | None = None,
     tls: UpstreamTlsSettings | None = None,
     options: Sequence[Option] = (),
     outlives_engines: bool,
@@ -45,14 +51,18 @@ def open_inference_channel(
     or a dns: name to all replicas. `outlives_engines` is as in `MovableStream`."""
     replicas = _replicas_target(target)
     if replicas is None:
-        return open_channel(target, tls=tls, options=options)
+        return open_channel(target, token=token, tls=tls, options=options)
     os.environ.setdefault(_RING_HASH_FLAG, "true")
+    if tls is not None and tls.server_name is None and replicas.startswith("dns:"):
+        # Channels to single replicas have addresses, which certificates need not name.
+        host = parse_address(replicas.rpartition("/")[2].removeprefix("dns:")).host
+        tls = tls.model_copy(update={"server_name": host})
+    open_one = partial(open_channel, token=token, tls=tls)
     no_retries = ("grpc.enable_retries", 0)  # gRPC would repeat a call at the same replica
-    home = [*options, no_retries, _service_config(_RING_HASH)]
-    spread = [*options, _service_config(_BY_LOAD, RETRIES)]
     return ReplicaChannel(
-        open_channel(replicas, tls=tls, options=home),
-        open_channel(replicas, tls=tls, options=spread),
+        open_one(replicas, options=[*options, no_retries, _service_config(_RING_HASH)]),
+        open_one(replicas, options=[*options, _service_config(_BY_LOAD, RETRIES)]),
+        FanOut(replicas, partial(open_one, options=[*options, no_retries])),
         outlives_engines=outlives_engines,
     )
 
@@ -88,17 +98,35 @@ def _service_config(policy: Mapping[str, Any], more: Mapping[str, Any] | None = 
 
 
 class ReplicaChannel(grpc.aio.Channel):
-    """The home and the spread channel as one."""
+    """The home and the spread channel, and those to each replica, as one."""
 
     def __init__(
-        self, home: grpc.aio.Channel, spread: grpc.aio.Channel, *, outlives_engines: bool
+        self,
+        home: grpc.aio.Channel,
+        spread: grpc.aio.Channel,
+        fan_out: FanOut,
+        *,
+        outlives_engines: bool,
     ) -> None:
         self._home = home
         self._spread = spread
+        self._fan_out = fan_out
         self._outlives_engines = outlives_engines
+        # Else a call that moves finds only the replicas that connect first.
+        spread.get_state(try_to_connect=True)
 
     def unary_unary(self, *args: Any, **kwargs: Any) -> Any:
-        return self._spread.unary_unary(*args, **kwargs)
+        """A method whose calls go to every replica if their requests are `FANNED_OUT`."""
+        spread = self._spread.unary_unary(*args, **kwargs)
+
+        def start(request: Any, *, metadata: Any = (), timeout: float | None = None) -> Any:
+            if type(request) not in FANNED_OUT:
+                return spread(request, metadata=metadata, timeout=timeout)
+            call = asyncio.ensure_future(self._fan_out.call(request, metadata, timeout))
+            call.add_done_callback(retrieve_exception)
+            return call
+
+        return start
 
     def unary_stream(self, *args: Any, **kwargs: Any) -> Any:
         """A method whose calls are `MovableStream`s, if they are generations."""
@@ -128,6 +156,7 @@ class ReplicaChannel(grpc.aio.Channel):
     async def close(self, grace: float | None = None) -> None:
         await self._home.close(grace)
         await self._spread.close(grace)
+        await self._fan_out.close()
 
     async def __aenter__(self) -> Self:
         return self

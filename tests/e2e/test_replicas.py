@@ -18,7 +18,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-un
 from corral_cli.up.up_lock import read_running
 from svc_kit.rpc.client import open_channel
 from tests.support.plain_http import plain_client
-from tests.support.services import MODEL, Corral, corral_up, wait_until_serving
+from tests.support.services import MODEL, Corral, corral_up, start, wait_until_serving
 
 pytestmark = pytest.mark.e2e
 SCHEMA = {
@@ -153,10 +153,10 @@ async def test_new_requests_are_answered_while_a_replica_is_away(pair: Corral) -
 
 
 async def test_a_full_home_passes_a_conversation_on(pair: Corral) -> None:
-    """Two sequences run and two wait there; the fifth and sixth run elsewhere."""
+    """Two sequences run and two wait there; of the others some run elsewhere."""
     endless = {**CHAT, "max_tokens": 12_000, "ignore_eos": True, "prompt_cache_key": "crowd"}
     async with plain_client(pair) as client:
-        streams = [events_of(client, "chat/completions", endless) for _ in range(6)]
+        streams = [events_of(client, "chat/completions", endless) for _ in range(8)]
         readers = [asyncio.create_task(anext(stream)) for stream in streams]
         try:
             async with asyncio.timeout(60):
@@ -168,3 +168,38 @@ async def test_a_full_home_passes_a_conversation_on(pair: Corral) -> None:
                 await stream.aclose()
 
         assert sum(running) <= 4
+
+
+async def test_operators_see_and_abort_what_runs_on_any_replica(
+    pair: Corral, tmp_path: Path
+) -> None:
+    """Over HTTP, and by `corral top`, which finds the replicas in the data folder."""
+    bodies = [
+        {**CHAT, "max_tokens": 12_000, "ignore_eos": True, "prompt_cache_key": str(number)}
+        for number in range(8)
+    ]
+    async with plain_client(pair) as client:
+        streams = [events_of(client, "chat/completions", body) for body in bodies]
+        for stream in streams:
+            await anext(stream)
+        top = await asyncio.to_thread(run_top, tmp_path, pair)
+        listed = (await client.get("/admin/requests")).json()["requests"]
+        ids = [each["request_id"] for each in listed]
+        aborted = (await client.post("/admin/requests/abort", json={"request_ids": ids})).json()
+        ends = [[event async for event in stream][-1] for stream in streams]
+
+        assert {each["replica"] for each in listed} == {*targets_of(pair)}
+        assert len(ids) == len(streams)
+        assert {each["kind"] for each in aborted["outcomes"]} == {"KIND_ABORTED"}
+        assert all("error" in event for event in ends)
+        assert [each["replica"] for each in top["replicas"]] == targets_of(pair)
+        assert top["running"] == sum(each["running"] for each in top["replicas"]) > 0
+
+
+def run_top(folder: Path, corral: Corral) -> dict[str, Any]:
+    data = str(corral.program.directory / "data")
+    flags = ("top", "--data-dir", data, "--once", "--interval", "0.1", "--json")
+    with start(folder, *flags) as program:
+        assert program.wait() == 0
+        found: dict[str, Any] = json.loads(program.stdout[-1].text)
+        return found

@@ -4,9 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import grpc
+from corral.inference.v1 import engine_service_pb2 as engine_pb
+from corral.inference.v1 import engine_service_pb2_grpc as engine_rpc
 from corral.inference.v1 import inference_service_pb2 as pb
 from corral.inference.v1 import inference_service_pb2_grpc as pb_grpc
 from prometheus_client import CollectorRegistry
@@ -35,6 +37,10 @@ class Replica:
     load: float = 0.5
     requests: list[pb.GenerateRequest] = field(default_factory=list)
     num_unary: int = 0
+    name: str = ""
+    loaded: list[str] = field(default_factory=list)
+    operators_get: DomainError | None = None
+    """Raised for calls of the engine service."""
     reported: asyncio.Event = field(default_factory=asyncio.Event)
     """Set at each load report."""
 
@@ -81,6 +87,60 @@ class Replica:
         return self.load
 
 
+class ScriptedEngine(engine_rpc.EngineServiceServicer):
+    """The engine service of a replica: one request runs, named by the replica's `name`."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+
+    def _check(self) -> None:
+        if self._replica.operators_get is not None:
+            raise self._replica.operators_get
+
+    async def GetLoad(self, request: Any, context: Any) -> engine_pb.GetLoadResponse:
+        self._check()
+        load = {
+            "num_slots": 2,
+            "num_running": 1,
+            "draining": self._replica.name == "b",
+            "queues": [{"priority": "PRIORITY_BATCH", "num_requests": 1, "oldest": {"seconds": 3}}],
+            "models": [{"model": "m", "num_slots": 2}],
+            "embedding": {"num_inputs": 4},
+        }
+        return engine_pb.GetLoadResponse(load=load)
+
+    async def ListRequests(self, request: Any, context: Any) -> engine_pb.ListRequestsResponse:
+        """Two pages of a request each."""
+        self._check()
+        page = int(request.page_token or 0)
+        return engine_pb.ListRequestsResponse(
+            requests=[{"request_id": f"{self._replica.name}{page}"}],
+            next_page_token="" if page else "1",
+        )
+
+    async def Abort(self, request: Any, context: Any) -> engine_pb.AbortResponse:
+        self._check()
+        outcomes = [
+            {
+                "request_id": request_id,
+                "kind": "KIND_ABORTED"
+                if request_id.startswith(self._replica.name)
+                else "KIND_NOT_RUNNING",
+            }
+            for request_id in request.request_ids
+        ]
+        return engine_pb.AbortResponse(outcomes=outcomes)
+
+    async def LoadModel(self, request: Any, context: Any) -> engine_pb.LoadModelResponse:
+        self._check()
+        self._replica.loaded.append(request.model)
+        return engine_pb.LoadModelResponse(model={"name": request.model, "size_bytes": 5})
+
+    async def DropSnapshots(self, request: Any, context: Any) -> engine_pb.DropSnapshotsResponse:
+        self._check()
+        return engine_pb.DropSnapshotsResponse(num_dropped=2)
+
+
 @dataclass
 class Replicas:
     """Servers, and a channel over all."""
@@ -88,6 +148,15 @@ class Replicas:
     replicas: Sequence[Replica]
     servers: Sequence[RpcServer]
     channel: grpc.aio.Channel
+
+    @property
+    def engine(self) -> "engine_rpc.EngineServiceAsyncStub":
+        stub: Any = engine_rpc.EngineServiceStub(self.channel)
+        return cast("engine_rpc.EngineServiceAsyncStub", stub)
+
+    @property
+    def addresses(self) -> list[str]:
+        return [str(server.address) for server in self.servers]
 
     @property
     def stub(self) -> "pb_grpc.InferenceServiceAsyncStub":
@@ -106,12 +175,16 @@ class Replicas:
 
 
 @asynccontextmanager
-async def run_replicas(count: int = 2, *, outlives_engines: bool = True) -> AsyncIterator[Replicas]:
-    """Serve `count` replicas."""
-    replicas = [Replica() for _ in range(count)]
+async def run_replicas(
+    count: int = 2, *, outlives_engines: bool = True, by_name: bool = False
+) -> AsyncIterator[Replicas]:
+    """Serve `count` replicas; the channel has their addresses, or the name of the first one."""
+    replicas = [Replica(name=name) for name in "abc"[:count]]
     async with AsyncExitStack() as stack:
         servers = [await stack.enter_async_context(serve_replica(replica)) for replica in replicas]
         target = ",".join(str(server.address) for server in servers)
+        if by_name:
+            target = f"dns:///localhost:{servers[0].address.port}"
         channel = open_inference_channel(target, outlives_engines=outlives_engines)
         await stack.enter_async_context(channel)
         yield Replicas(replicas, servers, channel)
@@ -124,7 +197,15 @@ async def serve_replica(
     add = pb_grpc.add_InferenceServiceServicer_to_server
     scripted: Any = ScriptedInference(replica.tokenize, replica.generate)  # type: ignore[arg-type]
     server = RpcServer(
-        [Service(add, scripted, SERVICE), orca_service(replica.utilization)],
+        [
+            Service(add, scripted, SERVICE),
+            Service(
+                engine_rpc.add_EngineServiceServicer_to_server,
+                ScriptedEngine(replica),
+                "corral.inference.v1.EngineService",
+            ),
+            orca_service(replica.utilization),
+        ],
         listen="127.0.0.1:0",
         authenticator=authenticator or allow_all(),
         registry=CollectorRegistry(),
