@@ -301,5 +301,13 @@ def _submit(call: AnyCall, checked: _Checked) -> AcceptedRequest:
             features.check(each)
     _check_not_full(call)  # again: others may have come while its prompt was made
     stream, position = call.loaded.engine.submit(requests, call.options.label, adapters)
-    sends_ids = call.options.output.prompt_token_ids
-    return AcceptedRequest(requests, stream, position, key, call.admission, sends_ids, ignored)
+    return AcceptedRequest(
+        requests,
+        stream,
+        position,
+        key,
+        call.admission,
+        prompt_token_ids=call.options.output.prompt_token_ids,
+        ignored_options=ignored,
+        model_digest=call.loaded.digest,
+    )

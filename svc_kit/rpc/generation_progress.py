@@ -35,6 +35,8 @@ class GenerationProgress:
         """Whether anything was delivered."""
         self.is_resumable = _is_resumable(request)
         """Whether another replica can go on behind what was delivered."""
+        self.met_other_model = False
+        """Whether the last attempt was accepted by a model with other weights: it must be ended."""
         self._request: Any = request
         self._wants_ids = request.options.output.token_ids
         self._choices = {index: _Choice() for index in range(max(1, request.options.num_choices))}
@@ -90,6 +92,8 @@ class GenerationProgress:
 
     def _accept(self, message: Any) -> Sequence[Any]:
         if self._accepted is not None:
+            digests = {self._accepted.model_digest, message.accepted.model_digest}
+            self.met_other_model = len(digests - {""}) > 1
             return ()
         ignored = message.accepted.ignored_options
         if _IDS_OPTION in ignored:  # an engine in text mode has none

@@ -66,8 +66,12 @@ class MovableStream:
             message = await self._read_attempt()
             if message is grpc.aio.EOF:
                 return message
+            delivered = self._progress.advance(message)
+            if self._progress.met_other_model and self._loss is not None:
+                self._call.cancel()
+                raise self._loss
             self._loss = None
-            self._ready += self._progress.advance(message)
+            self._ready += delivered
         return self._ready.popleft()
 
     async def __aiter__(self) -> AsyncIterator[Any]:
@@ -104,6 +108,8 @@ class MovableStream:
             return False
         if self._progress.is_started and not self._progress.is_resumable:
             return False
+        if error.code() is grpc.StatusCode.NOT_FOUND:  # another one may have the model
+            return not self._progress.is_started and self._num_moves == 0
         if error.code() is not grpc.StatusCode.UNAVAILABLE:
             return False
         if self._outlives_engines:

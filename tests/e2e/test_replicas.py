@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import openai
 import pytest
 from corral.inference.v1 import engine_service_pb2 as engine_pb
 from corral.inference.v1.engine_service_pb2_grpc import EngineServiceStub
@@ -18,6 +19,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-un
 from corral_cli.up.up_lock import read_running
 from svc_kit.rpc.client import open_channel
 from tests.support.plain_http import plain_client
+from tests.support.sdk_batches import make_chat_line, read_batch, start_batch, wait_for_batch
 from tests.support.services import MODEL, Corral, corral_up, start, wait_until_serving
 
 pytestmark = pytest.mark.e2e
@@ -134,6 +136,57 @@ async def test_a_stream_goes_on_when_its_replica_is_killed(pair: Corral, case: s
         assert seen(events) == seen(undisturbed)
         assert "error" not in events[-1]
     await wait_for_restart(killed)
+
+
+async def test_a_stored_response_and_a_batch_are_complete_when_replicas_are_killed(
+    pair: Corral,
+) -> None:
+    """The response has the text that it would have had, and each line one answer."""
+    body = {
+        "model": MODEL,
+        "input": "Tell me a story.",
+        "max_output_tokens": 400,
+        "background": True,
+        "temperature": 0,
+        "deterministic": True,
+        "ignore_eos": True,
+    }
+    lines = [
+        make_chat_line(f"line-{number}", deterministic=True, temperature=0) for number in range(12)
+    ]
+    for line in lines:
+        line["body"]["max_tokens"] = 200
+    async with plain_client(pair) as client:
+        undisturbed = await answer_of(client, body)
+        with openai.OpenAI(base_url=pair.api, api_key="unused", max_retries=0) as blocking:
+            batch = await asyncio.to_thread(start_batch, blocking, lines)
+            answer = asyncio.create_task(answer_of(client, body))
+            killed = None
+            while killed is None:
+                busy = (each for each, count in (await num_running(pair)).items() if count)
+                if killed := next(busy, None):
+                    kill_replica(pair, killed)
+            await asyncio.to_thread(wait_for_batch, pair, batch.id)
+            ended = await asyncio.to_thread(read_batch, blocking, batch.id)
+
+        assert await answer == undisturbed
+        assert len(ended.completed) == len(lines)
+        texts = {
+            line["response"]["body"]["choices"][0]["message"]["content"]
+            for line in ended.completed.values()
+        }
+        assert len(texts) == 1
+    await wait_for_restart(killed)
+
+
+async def answer_of(client: httpx.AsyncClient, body: dict[str, Any]) -> str:
+    """The text of a response that is created in the background."""
+    created = (await client.post("/v1/responses", json=body)).json()
+    while created["status"] in ("queued", "in_progress"):
+        created = (await client.get(f"/v1/responses/{created['id']}")).json()
+    assert created["status"] in ("completed", "incomplete")
+    text: str = created["output"][0]["content"][0]["text"]
+    return text
 
 
 async def test_new_requests_are_answered_while_a_replica_is_away(pair: Corral) -> None:

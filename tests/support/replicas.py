@@ -30,11 +30,12 @@ class Replica:
     """One server. Its answers count to `NUM_TOKENS`, behind the tokens of `resume`."""
 
     refuses_movable: DomainError | None = None
-    """Raised for calls with x-may-move."""
+    """Raised for generations with x-may-move."""
     fails_with: DomainError | None = None
     """Raised once, before token number `fails_at`."""
     fails_at: int = 0
     load: float = 0.5
+    digest: str = ""
     requests: list[pb.GenerateRequest] = field(default_factory=list)
     num_unary: int = 0
     name: str = ""
@@ -60,7 +61,7 @@ class Replica:
             yield message
 
     def _messages(self, request: Any, start: int) -> list[pb.GenerateResponse]:
-        accepted: Any = {"seed": SEED, "model": "m"}
+        accepted: Any = {"seed": SEED, "model": "m", "model_digest": self.digest}
         deltas: list[Any] = [
             {"text": f"{number} ", "token_ids": [number], "num_tokens": 1}
             for number in range(start, NUM_TOKENS)

@@ -14,6 +14,7 @@ from svc_kit.errors import (
     Draining,
     EngineRestarting,
     InternalError,
+    ModelNotFound,
     QueueFull,
     ReplicaFull,
     UpstreamUnavailable,
@@ -40,9 +41,14 @@ async def read_all(call: Any) -> None:
         pass
 
 
-async def generate_until_refused(replicas: Replicas) -> None:
+async def generate_until_refused(
+    replicas: Replicas, text: str = "t", lost: Replica | None = None
+) -> None:
+    """Repeat a generation, which `lost` does not end, until it fails."""
     while True:
-        await replicas.generate(pb.GenerateRequest(text="t"))
+        if lost is not None:
+            lost.fails_with, lost.fails_at = Draining(), 3
+        await replicas.generate(pb.GenerateRequest(text=text))
 
 
 async def prompt_at(replicas: Replicas, number: int) -> str:
@@ -181,6 +187,25 @@ async def test_an_answer_that_cannot_be_resumed_ends_with_its_loss() -> None:
             await replicas.generate(request)
 
         assert isinstance(from_rpc_error(failed.value), Draining)
+
+
+async def test_a_model_with_other_weights_does_not_go_on() -> None:
+    async with run_replicas(2) as replicas:
+        text = await prompt_at(replicas, 0)
+        replicas.replicas[0].digest, replicas.replicas[1].digest = "one", "other"
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await generate_until_refused(replicas, text, replicas.replicas[0])
+
+        assert isinstance(from_rpc_error(failed.value), Draining)
+
+
+async def test_a_model_that_only_another_replica_has_is_found() -> None:
+    async with run_replicas(2) as replicas:
+        text = await prompt_at(replicas, 0)
+        for replica in replicas.replicas:
+            replica.refuses_movable = ModelNotFound(model="m")
+
+        assert text_of(await replicas.generate(pb.GenerateRequest(text=text))) == WHOLE
 
 
 async def test_a_cancelled_answer_goes_on_nowhere() -> None:
