@@ -224,7 +224,10 @@ def _server_options(settings: ServerSettings, window_bytes: int) -> list[tuple[s
     receive_timeout_ms = math.ceil(settings.receive_timeout_s * 1000)
     keepalive_ms = math.ceil(settings.keepalive_s * 1000)
     hard_limit = settings.max_message_bytes + HARD_LIMIT_MARGIN
+    age_s = settings.max_connection_age_s
+    age = [] if age_s is None else [("grpc.max_connection_age_ms", math.ceil(age_s * 1000))]
     return [
+        *age,
         ("grpc.so_reuseport", 0),
         ("grpc.max_receive_message_length", min(hard_limit, 2**31 - 1)),
         ("grpc.max_send_message_length", settings.max_message_bytes),

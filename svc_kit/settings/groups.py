@@ -327,6 +327,9 @@ class ServerSettings(SettingsGroup):
     """Maximum number of concurrent calls of a connection. Clients hold back further ones."""
     keepalive_s: float = Field(30.0, gt=0)
     """How often the server pings a silent connection. Clients may ping three times as often."""
+    max_connection_age_s: float | None = Field(None, ge=0.1, le=86400)
+    """After about this time clients connect again, so that those that resolve a name find new
+    replicas. Running calls go on. Unset: connections stay."""
     default_deadline_s: float = Field(600.0, gt=0)
     """Deadline of calls that set none."""
     max_deadline_s: float = Field(3600.0, gt=0)
