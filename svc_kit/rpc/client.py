@@ -55,6 +55,7 @@ def channel_options(*, max_message_bytes: int = MAX_MESSAGE_BYTES) -> list[Optio
         # A long prefill sends nothing. Pings detect a dead peer within 40 s.
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.http2.ping_timeout_ms", 10_000),  # by default a minute, which replaces the above
         ("grpc.http2.max_pings_without_data", 0),
         # Shorter than the retries above take in total, so that the first call after a restart of
         # the service succeeds; with gRPC's default of 1 s it would fail.

@@ -25,6 +25,12 @@ from svc_kit.tasks import retrieve_exception
 
 _RING_HASH_FLAG: Final = "GRPC_EXPERIMENTAL_RING_HASH_SET_REQUEST_HASH_KEY"
 """Without it gRPC ignores requestHashHeader, and calls wait until their deadline."""
+_KEEPALIVE: Final = (
+    ("grpc.keepalive_time_ms", 12_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.ping_timeout_ms", 5_000),
+)
+"""Servers accept a ping every 10 s. A replica that hangs is noticed within half a minute."""
 _HEALTH_CHECK: Final = {"serviceName": "corral.inference.v1.InferenceService"}
 _RING_HASH: Final = {"ring_hash_experimental": {"requestHashHeader": PREFIX_KEY}}
 _BY_LOAD: Final = {
@@ -58,6 +64,7 @@ def open_inference_channel(
         host = parse_address(replicas.rpartition("/")[2].removeprefix("dns:")).host
         tls = tls.model_copy(update={"server_name": host})
     open_one = partial(open_channel, token=token, tls=tls)
+    options = [*options, *_KEEPALIVE]
     no_retries = ("grpc.enable_retries", 0)  # gRPC would repeat a call at the same replica
     return ReplicaChannel(
         open_one(replicas, options=[*options, no_retries, _service_config(_RING_HASH)]),

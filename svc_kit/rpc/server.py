@@ -238,6 +238,7 @@ def _server_options(settings: ServerSettings, window_bytes: int) -> list[tuple[s
         # as ours; gRPC ends the connection of one that pings more often.
         ("grpc.keepalive_time_ms", keepalive_ms),
         ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.http2.ping_timeout_ms", 10_000),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", keepalive_ms // 3),
         ("grpc.enable_channelz", int(settings.channelz)),

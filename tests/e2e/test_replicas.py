@@ -78,12 +78,16 @@ async def num_running(corral: Corral) -> dict[str, int]:
 
 
 def kill_replica(corral: Corral, target: str) -> None:
+    os.kill(pid_of(corral, target), signal.SIGKILL)
+
+
+def pid_of(corral: Corral, target: str) -> int:
+    """The process of a replica."""
     for process in corral.program.family():
         variables = Path(f"/proc/{process.pid}/environ").read_bytes().decode().split("\0")
         is_frontend = "serve inference" in process.command
         if is_frontend and f"CORRAL_INFERENCE_LISTEN={target}" in variables:
-            os.kill(process.pid, signal.SIGKILL)
-            return
+            return process.pid
     raise AssertionError(f"no process listens on {target}")
 
 
@@ -136,6 +140,31 @@ async def test_a_stream_goes_on_when_its_replica_is_killed(pair: Corral, case: s
         assert seen(events) == seen(undisturbed)
         assert "error" not in events[-1]
     await wait_for_restart(killed)
+
+
+async def test_a_replica_that_only_seemed_dead_does_not_answer_twice(pair: Corral) -> None:
+    """It is noticed by its missing answers to pings."""
+    path, body = CASES["chat"]
+    async with plain_client(pair) as client:
+        undisturbed = [event async for event in events_of(client, path, body)]
+        stopped = None
+        while stopped is None:
+            events = []
+            async with aclosing(events_of(client, path, body)) as stream:
+                async for event in stream:
+                    events.append(event)
+                    if len(events) == 4:
+                        busy = (each for each, count in (await num_running(pair)).items() if count)
+                        if (target := next(busy, None)) is not None:
+                            stopped = pid_of(pair, target)
+                            os.kill(stopped, signal.SIGSTOP)
+        os.kill(stopped, signal.SIGCONT)
+        while any((await num_running(pair)).values()):
+            pass
+
+        assert seen(events) == seen(undisturbed)
+        assert "error" not in events[-1]
+        assert seen([event async for event in events_of(client, path, body)]) == seen(undisturbed)
 
 
 async def test_a_stored_response_and_a_batch_are_complete_when_replicas_are_killed(
