@@ -89,6 +89,27 @@ async def test_other_calls_are_spread_by_the_reported_load() -> None:
                     await replicas.stub.Tokenize(pb.TokenizeRequest(text="t"), timeout=5)
 
 
+async def test_a_replica_whose_calls_fail_is_left_out_for_a_while() -> None:
+    async with run_replicas(3) as replicas:
+        bad = replicas.replicas[1]
+        bad.refuses_movable = InternalError(request_id="r")
+        async with asyncio.timeout(30):
+            while True:
+                outcomes = [await outcome(replicas, text) for text in PROMPTS]
+                if all(outcomes):
+                    break
+
+        assert not bad.requests
+
+
+async def outcome(replicas: Replicas, text: str) -> bool:
+    """Whether a generation succeeds."""
+    try:
+        return bool(await replicas.generate(pb.GenerateRequest(text=text)))
+    except grpc.aio.AioRpcError:
+        return False
+
+
 async def test_what_a_full_home_refuses_is_answered_elsewhere() -> None:
     async with run_replicas(2) as replicas:
         text = await prompt_at(replicas, 0)
