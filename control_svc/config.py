@@ -14,10 +14,10 @@ from svc_kit.settings.checks import Problem
 from svc_kit.settings.groups import (
     ExistingFile,
     ListenAddress,
+    ReplicaTargets,
     ServerSettings,
     ServiceTlsSettings,
     SettingsGroup,
-    TargetAddress,
     TracingSettings,
     UpstreamTlsSettings,
     default_data_dir,
@@ -197,8 +197,9 @@ class ControlSettings(AccessSettings):
     """Access key id of the bucket. Unset: the AWS_ variables, or the role of the machine."""
     blobs_secret_access_key: SecretStr | None = None
     """Secret access key of the bucket."""
-    inference_target: TargetAddress = "127.0.0.1:50051"
-    """host:port of the inference service."""
+    inference_target: ReplicaTargets = "127.0.0.1:50051"
+    """The inference service, host:port; for several replicas "IP:port,IP:port", or
+    dns:///name:port, which resolves to all of them."""
     inference_tls: UpstreamTlsSettings | None = None
     """Call the inference service over TLS."""
     auto_migrate: bool | None = None

@@ -18,6 +18,7 @@ from pydantic import AfterValidator, Field, SecretStr, ValidationError
 from corral_cli.connection import Connection, command_tls
 from corral_cli.output import echo
 from corral_cli.up.up_lock import read_running
+from svc_kit.network import parse_addresses
 from svc_kit.settings.groups import (
     SettingsGroup,
     UpstreamTlsSettings,
@@ -107,8 +108,8 @@ class Profiles(SettingsGroup):
 
 
 class _TargetText(click.ParamType[str]):
-    """A gRPC address, or the name of a profile. An empty one is refused: usually a shell variable
-    that is not set."""
+    """A gRPC address, a list of them, or the name of a profile. An empty one is refused: usually a
+    shell variable that is not set."""
 
     name = "text"
 
@@ -116,6 +117,11 @@ class _TargetText(click.ParamType[str]):
         """Return the text unchanged. Raises click.BadParameter if it is empty."""
         if not value.strip():
             self.fail("it is empty; give host:port", param, ctx)
+        if "," in value:
+            try:
+                parse_addresses(value)
+            except ValueError as error:
+                self.fail(str(error), param, ctx)
         return value
 
 
@@ -193,7 +199,7 @@ def access_options(command: Callable[..., Any]) -> Callable[..., Any]:
         type=_TargetText(),
         envvar="CORRAL_TARGET",
         show_envvar=True,
-        help="HOST:PORT of the inference service, or the name of a profile.",
+        help="HOST:PORT of the inference service, several with commas, or the name of a profile.",
     )
     @click.option(
         "--control",

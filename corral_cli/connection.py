@@ -15,7 +15,8 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from svc_kit.errors import DomainError, Unauthenticated, UpstreamUnavailable
-from svc_kit.rpc.client import ReplyT, call_unary, open_channel, open_method, translate_errors
+from svc_kit.rpc.client import ReplyT, call_unary, open_method, translate_errors
+from svc_kit.rpc.replica_channel import open_inference_channel
 from svc_kit.settings.groups import UpstreamTlsSettings
 from svc_kit.terminal import escape
 
@@ -81,7 +82,8 @@ def command_tls() -> UpstreamTlsSettings | None:
 
 @dataclass(frozen=True)
 class Connection:
-    """The address of a running service, and the API key or service token for it.
+    """The address of a running service, or those of its replicas, and the API key or service token
+    for it.
 
     Each call opens a channel of its own. Failures are raised as click.ClickException.
     """
@@ -92,7 +94,9 @@ class Connection:
 
     def open(self) -> grpc.aio.Channel:
         """Open a channel. The caller closes it."""
-        return open_channel(self.target, token=self.credential, tls=self.tls)
+        return open_inference_channel(
+            self.target, token=self.credential, tls=self.tls, outlives_engines=True
+        )
 
     def run(self, call: Callable[[grpc.aio.Channel], Awaitable[ResultT]]) -> ResultT:
         """Run `call` on a channel."""

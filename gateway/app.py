@@ -70,6 +70,7 @@ from svc_kit.management import run_management
 from svc_kit.metrics import HttpMetrics, ProcessMetrics
 from svc_kit.network import Address, parse_address
 from svc_kit.rpc.client import open_channel
+from svc_kit.rpc.replica_channel import open_inference_channel
 from svc_kit.settings.reloader import SettingsReloader, reloading_on_hangup
 from svc_kit.tracing.setup import open_tracer
 
@@ -103,10 +104,11 @@ async def build(settings: GatewaySettings) -> AsyncIterator[Gateway]:
     corral_version = version("corral")
     ProcessMetrics(registry, service="gateway", version=corral_version)
     async with (
-        open_channel(
+        open_inference_channel(
             settings.inference_target,
             tls=settings.inference_tls,
             options=CHANNEL_OPTIONS,
+            outlives_engines=True,
         ) as inference_channel,
         open_channel(settings.control_target, tls=settings.control_tls) as control_channel,
         _stored_keys(settings, token) as (stored_keys, stored_projects),

@@ -14,6 +14,7 @@ from svc_kit.settings.checks import Problem
 from svc_kit.settings.groups import (
     KeyCacheSeconds,
     ListenAddress,
+    ReplicaTargets,
     TargetAddress,
     TlsSettings,
     TracingSettings,
@@ -82,8 +83,9 @@ class GatewaySettings(AccessSettings):
     tracing: TracingSettings = TracingSettings()
     """Traces for OpenTelemetry."""
 
-    inference_target: TargetAddress = "127.0.0.1:50051"
-    """The inference service, host:port."""
+    inference_target: ReplicaTargets = "127.0.0.1:50051"
+    """The inference service, host:port; for several replicas "IP:port,IP:port", or
+    dns:///name:port, which resolves to all of them."""
     inference_tls: UpstreamTlsSettings | None = None
     """TLS to the inference service. Unset: plaintext."""
     control_target: TargetAddress = "127.0.0.1:50052"

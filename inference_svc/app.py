@@ -48,6 +48,7 @@ from inference_svc.rpc.engine_servicer import EngineServicer, ServerInfo
 from inference_svc.rpc.explanation import Explanations
 from inference_svc.rpc.generation import GenerationService
 from inference_svc.rpc.inference_servicer import InferenceServicer
+from inference_svc.rpc.load_info import utilization
 from inference_svc.rpc.media_inputs import MAX_FETCHED_BYTES, MediaInputs
 from inference_svc.rpc.prefix_policy import PrefixGroups
 from inference_svc.rpc.snapshots import SnapshotService
@@ -69,6 +70,7 @@ from svc_kit.management import ManagementServer, run_management
 from svc_kit.metrics import EngineMetrics, LimitMetrics, ProcessMetrics
 from svc_kit.rpc.admin_call import RecordCall
 from svc_kit.rpc.client import Option, open_channel
+from svc_kit.rpc.orca import orca_service
 from svc_kit.rpc.server import RpcServer, Service
 from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
 from svc_kit.settings.reloader import SettingsReloader, reloading_on_hangup
@@ -164,6 +166,7 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
                     ),
                     "corral.inference.v1.EngineService",
                 ),
+                orca_service(partial(utilization, pool)),
                 *await _vllm_engine(settings, loader, pool, inference),
             ],
             listen=settings.listen,

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from inference_svc.chat.parsers.formats import FormatOverride, ReasoningFormat, ToolCallFormat
 from inference_svc.models.placement import FlashAttention, LoadPolicy, RopeScaling, SplitMode
 from inference_svc.models.sources import BUNDLED_FOLDER
-from inference_svc.upstream_settings import UPSTREAM_NAME, EngineHost, UpstreamSettings
+from inference_svc.upstream_settings import EngineHost, UpstreamName, UpstreamSettings
 from model_files.ggml_types import KvType
 from svc_kit.settings.access_settings import AccessSettings
 from svc_kit.settings.checks import Problem
@@ -328,14 +328,14 @@ class InferenceSettings(AccessSettings):
     models: list[str] = Field(["bundled"])
     """Models: a file, a folder, hf:owner/repo/file.gguf or "bundled"; NAME=SOURCE names one. Unset,
     with upstreams: none."""
-    upstreams: dict[Annotated[str, Field(pattern=UPSTREAM_NAME)], UpstreamSettings] = Field(
-        default_factory=dict
-    )
+    upstreams: dict[UpstreamName, UpstreamSettings] = Field(default_factory=dict)
     """Engines of others, such as vLLM, that serve models, by the names of these in requests. They
     come before `models`: the first is the default model."""
     upstream_hosts: list[EngineHost] = Field([])
     """Hosts from whose URLs operators may add upstreams at run time, each with its port if it is
     not the usual one. They may have private addresses, so no suffixes are allowed."""
+    download_folder: Path | None = None
+    """Cache of models from Hugging Face; services may share it. Unset: models/ in data_dir."""
     model_folders: list[Path] = Field([])
     """Folders from which operators may add models at run time."""
     model_hosts: list[MediaHost] = Field([])

@@ -47,6 +47,7 @@ def _check_adapter(name: str) -> str:
 
 
 AdapterName = Annotated[str, AfterValidator(_check_adapter)]
+UpstreamName = Annotated[str, Field(pattern=UPSTREAM_NAME)]
 EngineUrl = Annotated[str, AfterValidator(check_engine_url)]
 EngineHost = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*(:[0-9]{1,5})?$")]
 

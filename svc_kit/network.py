@@ -47,6 +47,28 @@ def parse_address(text: str) -> Address:
     return Address(host, int(port))
 
 
+def parse_addresses(text: str) -> tuple[Address, ...]:
+    """Parse "IP:port,IP:port": addresses of replicas, all IPv4 or all IPv6; "localhost" is
+    127.0.0.1. Raises ValueError with a message for the operator."""
+    addresses = [parse_address(part.strip()) for part in text.split(",")]
+    versions = set()
+    for index, address in enumerate(addresses):
+        host = "127.0.0.1" if address.host == "localhost" else address.host
+        try:
+            versions.add(ipaddress.ip_address(host).version)
+        except ValueError:
+            raise ValueError(
+                f"{address}: a list has IP addresses only; for a name that resolves to all replicas"
+                f" write dns:///{address}"
+            ) from None
+        addresses[index] = Address(host, address.port)
+    if len(versions) > 1:
+        raise ValueError(f"{text!r} has IPv4 and IPv6 addresses: write those of one kind")
+    if len({*addresses}) < len(addresses):
+        raise ValueError(f"{text!r} names an address twice")
+    return tuple(addresses)
+
+
 def bind_socket(address: Address) -> socket.socket:
     """Bind a TCP socket as servers do: to a port in TIME_WAIT, but not to one that another socket
     listens on. Raises OSError."""

@@ -54,15 +54,16 @@ async def samples(channel: grpc.aio.Channel, interval_s: float) -> AsyncIterator
     engine, inference = EngineServiceStub(channel), InferenceServiceStub(channel)
     while True:
         started_s = time.monotonic()
-        load = (await engine.GetLoad(engine_pb.GetLoadRequest(), timeout=CALL_TIMEOUT_S)).load
+        loads = await engine.GetLoad(engine_pb.GetLoadRequest(), timeout=CALL_TIMEOUT_S)
         list_models, list_requests = (
             inference_pb.ListModelsRequest(),
             engine_pb.ListRequestsRequest(),
         )
         yield Sample(
             started_s,
-            load,
+            loads.load,
             [each async for each in list_all(inference.ListModels, list_models, "models")],
             [each async for each in list_all(engine.ListRequests, list_requests, "requests")],
+            loads.replicas,
         )
         await asyncio.sleep(max(0.0, started_s + interval_s - time.monotonic()))

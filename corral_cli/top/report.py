@@ -13,6 +13,7 @@ from corral_cli.output import format_table
 
 _MODELS: Final = ("MODEL", "STATE", "RUNNING", "WAITING", "KV", "OUT/S", "PROMPT/S", "REUSED")
 _REQUESTS: Final = ("REQUEST", "PROJECT", "MODEL", "PRIORITY", "STATE", "AGE", "PROMPT", "OUT")
+_REPLICAS: Final = ("REPLICA", "RUNNING", "WAITING", "KV")
 _SHOWN_REQUESTS: Final = 20
 
 
@@ -24,6 +25,8 @@ class Sample:
     load: load_pb2.Load
     models: Sequence[model_pb2.Model]
     requests: Sequence[load_pb2.LiveRequest]
+    replicas: Sequence[load_pb2.ReplicaLoad] = ()
+    """Of several services that were asked; empty: one was."""
 
 
 def report(previous: Sample, sample: Sample) -> dict[str, Any]:
@@ -45,7 +48,22 @@ def report(previous: Sample, sample: Sample) -> dict[str, Any]:
             | (_model(loads[name], before.get(name), elapsed_s) if name in loads else {})
             for name in sorted(states.keys() | loads.keys())
         ],
+        "replicas": [_replica(each) for each in sample.replicas],
         "requests": [_request(each) for each in sample.requests],
+    }
+
+
+def _replica(replica: load_pb2.ReplicaLoad) -> dict[str, Any]:
+    load = replica.load
+    return {
+        "replica": replica.replica,
+        "slots": load.num_slots,
+        "running": load.num_running,
+        "waiting": sum(queue.num_requests for queue in load.queues),
+        "kv_tokens": load.num_cells,
+        "kv_used_tokens": load.num_used_cells,
+        "draining": load.draining,
+        "problem": replica.problem,
     }
 
 
@@ -83,6 +101,7 @@ def _request(request: load_pb2.LiveRequest) -> dict[str, Any]:
         "state": _lower(load_pb2.LiveRequest.State.Name(latest), "STATE_"),
         "age_s": round(_seconds(request.age), 1),
         "prompt_tokens": request.prompt_tokens,
+        "replica": request.replica,
         "output_tokens": sum(choice.completion_tokens for choice in request.choices),
     }
 
@@ -109,22 +128,43 @@ def lines(found: dict[str, Any], target: str) -> list[str]:
         "",
         *format_table(_MODELS, map(_model_row, found["models"]), num_text_columns=2),
         "",
+        *_replica_lines(found["replicas"]),
         *format_table(_REQUESTS, map(_request_row, requests[:_SHOWN_REQUESTS]), num_text_columns=5),
         *([f"and {rest} more"] if rest > 0 else []),
     ]
 
 
+def _replica_lines(replicas: Sequence[dict[str, Any]]) -> list[str]:
+    if not replicas:
+        return []
+    return [*format_table(_REPLICAS, map(_replica_row, replicas), num_text_columns=1), ""]
+
+
+def _replica_row(replica: dict[str, Any]) -> tuple[str, ...]:
+    state = replica["problem"] or ("draining" if replica["draining"] else "")
+    return (
+        f"{replica['replica']}  {state}".rstrip(),
+        f"{replica['running']}/{replica['slots']}",
+        str(replica["waiting"]),
+        _format_kv(replica),
+    )
+
+
+def _format_kv(load: dict[str, Any]) -> str:
+    total = load["kv_tokens"]
+    return f"{load['kv_used_tokens'] / total:.0%} of {total:,}" if total else ""
+
+
 def _model_row(model: dict[str, Any]) -> tuple[str, ...]:
     if "slots" not in model:
         return (model["model"], model["state"], *[""] * (len(_MODELS) - 2))
-    total, prompt = model["kv_tokens"], model["prompt_tokens_per_s"] + model["reused_tokens_per_s"]
-    used = f"{model['kv_used_tokens'] / total:.0%} of {total:,}" if total else ""
+    prompt = model["prompt_tokens_per_s"] + model["reused_tokens_per_s"]
     return (
         model["model"],
         model["state"],
         f"{model['running']}/{model['slots']}",
         str(model["waiting"]),
-        used,
+        _format_kv(model),
         f"{model['output_tokens_per_s']:,.1f}",
         f"{model['prompt_tokens_per_s']:,.1f}",
         f"{model['reused_tokens_per_s'] / prompt:.0%}" if prompt else "",

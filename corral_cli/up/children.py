@@ -69,6 +69,7 @@ _LOCK_TIMEOUT_S: Final = 10.0
 
 def make_service(
     name: str,
+    table: str,
     *,
     variables: Mapping[str, str],
     config: Path | None,
@@ -77,11 +78,11 @@ def make_service(
     stop_timeout_s: float,
     is_vital: bool = True,
 ) -> Service:
-    """Describe a Corral service to the supervisor."""
+    """Describe a Corral service to the supervisor; `table` names its settings."""
 
     def command(lifeline_fd: int) -> Sequence[str]:
         # -P: do not import modules from the working directory.
-        interpreter = [sys.executable, "-P", "-m", "corral_cli", "serve", name]
+        interpreter = [sys.executable, "-P", "-m", "corral_cli", "serve", table]
         flags = ["--config", str(config)] if config else []
         return [*interpreter, *flags, "--lifeline", str(lifeline_fd)]
 

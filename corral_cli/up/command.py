@@ -21,7 +21,7 @@ from corral_cli.up.children import (
     make_service,
     responds_ok,
 )
-from corral_cli.up.plan import SERVICES, Plan, ServiceWithPorts, UpFlags
+from corral_cli.up.plan import MAX_REPLICAS, Plan, ServiceWithPorts, UpFlags
 from corral_cli.up.ports import reachable, reserve_ports
 from corral_cli.up.supervisor import Service, ServiceFailed, Supervisor, run_until_signalled
 from corral_cli.up.up_lock import LOCK_NAME, write_addresses
@@ -112,6 +112,8 @@ class NamedUrls(click.ParamType[tuple[str, tuple[str, ...]]]):
     help="Tokens per sequence. Default: by memory.",
 )
 @click.option("--threads", type=click.IntRange(min=1), help="Compute threads. Default: by CPU.")
+@click.option("--replicas", type=click.IntRange(1, MAX_REPLICAS), default=1, show_default=True,
+              help="Inference services, among which requests are balanced.")  # fmt: skip
 @click.option("--require-keys", is_flag=True, help="Refuse requests without an API key.")
 @click.option("--otlp-endpoint", metavar="URL", help="A collector of OpenTelemetry, as in"
               " http://127.0.0.1:4317, to send traces to.")  # fmt: skip
@@ -195,15 +197,21 @@ def make_services(plan: Plan) -> list[Service]:
     return [
         make_service(
             name,
+            settings.toml_table,
             variables=environment_variables(settings.env_prefix(), plan.overrides[name]),
             config=plan.config,
             management=reachable(plan.management(name)),
             is_ready=_probe(plan, name),
             stop_timeout_s=_drain_s(settings) + _STOP_MARGIN_S,
-            is_vital=name != "control",
+            is_vital=_is_vital(plan, name),
         )
         for name, settings in plan.by_service.items()
     ]
+
+
+def _is_vital(plan: Plan, name: str) -> bool:
+    """Whether the others cannot go on without a service: not of one of several replicas."""
+    return name != "control" and (name not in plan.replicas or len(plan.replicas) == 1)
 
 
 def _probe(plan: Plan, name: str) -> Callable[[], Awaitable[bool]]:
@@ -228,7 +236,9 @@ async def make_announcement(plan: Plan, elapsed_s: float, away: Mapping[str, str
         gateway=plan.address("gateway"),
         inference=plan.address("inference"),
         control=plan.address("control"),
-        management=[reachable(plan.management(name)) for name in SERVICES],
+        management=[
+            reachable(plan.management(name)) for name in ("gateway", *plan.replicas, "control")
+        ],
         models=await list_models(plan),
         data_dir=plan.inference.data_dir,
         elapsed_s=elapsed_s,
@@ -247,7 +257,7 @@ async def list_models(plan: Plan) -> list[model_pb2.Model]:
     """
     request = inference_service_pb2.ListModelsRequest()
     tls = plan.gateway.inference_tls
-    token, target = read_secret(plan.token_file), plan.gateway.inference_target
+    token, target = read_secret(plan.token_file), str(reachable(plan.address("inference")))
     async with open_channel(target, token=token, tls=tls) as channel:
         try:
             with translate_errors("inference"):

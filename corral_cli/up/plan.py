@@ -3,13 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 from control_svc.config import ControlSettings
 from corral_cli.up.ports import bind_problem, choose_port, reachable
 from corral_cli.up.settings_checks import check_together
 from gateway.config import GatewaySettings
 from inference_svc.config import InferenceSettings
+from inference_svc.machine import available_cores, available_memory_bytes
 from inference_svc.models.metadata import default_name
 from inference_svc.models.sources import BUNDLED, BUNDLED_NAME, ModelReference, parse_reference
 from svc_kit.lifecycle import StartupError
@@ -42,9 +43,12 @@ def _model_name(reference: ModelReference) -> str:
 
 
 _ANY_LOOPBACK_PORT = "127.0.0.1:0"
-SERVICES = ("gateway", "inference", "control")
-"""In the order of messages."""
 ServiceWithPorts = InferenceSettings | ControlSettings | GatewaySettings
+_CLASSES: Mapping[str, type[ServiceWithPorts]] = {
+    settings.toml_table: settings
+    for settings in (InferenceSettings, ControlSettings, GatewaySettings)
+}
+MAX_REPLICAS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +75,8 @@ class UpFlags:
     require_keys: bool = False
     otlp_endpoint: str | None = None
     """Where all services send their traces."""
+    replicas: int = 1
+    """Inference services, each with its own ports and data folder."""
 
     def for_inference(self) -> dict[str, Any]:
         """Overrides for the settings of the inference service."""
@@ -111,9 +117,8 @@ class Plan:
     """The settings of all services, and the overrides that produce them."""
 
     config: Path | None
-    inference: InferenceSettings
-    control: ControlSettings
-    gateway: GatewaySettings
+    by_service: Mapping[str, ServiceWithPorts]
+    """The settings by service: inference, inference-2 and so on for replicas, control, gateway."""
     overrides: Mapping[str, Mapping[str, Any]]
     """Settings passed to each service in addition to the file and the environment, by service."""
 
@@ -137,7 +142,7 @@ class Plan:
             overrides["control"]["data_dir"] = first.inference.data_dir
         for shared in overrides.values():
             shared["service_token_file"] = first.token_file
-        return cls._load(flags.config, overrides)
+        return cls._load(flags.config, _with_replicas(overrides, first.inference, flags.replicas))
 
     def with_ports(self) -> Self:
         """Choose ports and connect the services. Raises StartupError."""
@@ -154,18 +159,17 @@ class Plan:
 
     @classmethod
     def _load(cls, config: Path | None, overrides: Mapping[str, Mapping[str, Any]]) -> Self:
-        loaded: dict[str, Any] = {}
+        loaded: dict[str, ServiceWithPorts] = {}
         problems: list[Problem] = []
-        classes = (InferenceSettings, ControlSettings, GatewaySettings)
-        for settings in classes:
-            name = settings.toml_table
+        for name, values in overrides.items():
+            settings = _CLASSES[_table(name)]
             try:
-                loaded[name] = load_settings(settings, toml=config, overrides=overrides[name])
+                loaded[name] = load_settings(settings, toml=config, overrides=values)
             except SettingsInvalid as error:
                 problems += error.problems
         if problems:
             raise SettingsInvalid(problems)
-        return cls(config, **loaded, overrides=overrides)
+        return cls(config, loaded, overrides)
 
     def check_settings(self, *, is_running: bool = False) -> None:
         """Raise SettingsInvalid for settings that cannot work. `is_running`: the services of this
@@ -178,14 +182,34 @@ class Plan:
         self._load(self.config, self.overrides).check_settings(is_running=True)
 
     @property
-    def by_service(self) -> "dict[str, ServiceWithPorts]":
-        """The settings by service."""
-        return {"inference": self.inference, "control": self.control, "gateway": self.gateway}
+    def inference(self) -> InferenceSettings:
+        """Those of the first replica."""
+        return cast(InferenceSettings, self.by_service["inference"])
+
+    @property
+    def control(self) -> ControlSettings:
+        return cast(ControlSettings, self.by_service["control"])
+
+    @property
+    def gateway(self) -> GatewaySettings:
+        return cast(GatewaySettings, self.by_service["gateway"])
+
+    @property
+    def replicas(self) -> list[str]:
+        """The names of the inference services."""
+        return [name for name in self.by_service if _table(name) == "inference"]
+
+    @property
+    def replica_settings(self) -> list[InferenceSettings]:
+        return [cast(InferenceSettings, self.by_service[name]) for name in self.replicas]
+
+    def _replica_addresses(self) -> str:
+        return ",".join(str(reachable(self.address(name))) for name in self.replicas)
 
     def targets_for(self, service: str) -> dict[str, Any]:
         """The settings with the addresses of the other services, except those configured."""
         targets = {
-            "inference_target": str(reachable(self.address("inference"))),
+            "inference_target": self._replica_addresses(),
             "control_target": str(reachable(self.address("control"))),
         }
         settings = self.by_service[service]
@@ -200,10 +224,15 @@ class Plan:
 
     def access(self) -> dict[str, str]:
         """How commands on this machine call the services, by the fields of a profile."""
-        targets = {"target": "inference", "control": "control"}
-        addresses = {field: str(self.target(service)) for field, service in targets.items()}
+        target = str(self.target("inference"))
+        if len(self.replicas) > 1:
+            target = self._replica_addresses()
         scheme = "https" if self.gateway.tls else "http"
-        addresses["gateway"] = f"{scheme}://{reachable(self.address('gateway'))}"
+        addresses = {
+            "target": target,
+            "control": str(self.target("control")),
+            "gateway": f"{scheme}://{reachable(self.address('gateway'))}",
+        }
         return addresses | {"service_token_file": str(self.token_file.absolute())}
 
     def target(self, service: str) -> Address:
@@ -223,7 +252,11 @@ class Plan:
     @property
     def listeners(self) -> list[Listener]:
         """The listeners of all services."""
-        return [each for settings in self.by_service.values() for each in settings.listeners]
+        return [
+            listener._replace(service=name)
+            for name, settings in self.by_service.items()
+            for listener in settings.listeners
+        ]
 
     def check_ports(self) -> None:
         """Raise StartupError with a line for each address that is in use."""
@@ -231,6 +264,44 @@ class Plan:
         problems = [problem for problem in found if problem]
         if problems:
             raise StartupError("\n".join(problems))
+
+
+def _table(name: str) -> str:
+    """The table of a service in the file: that of inference-2 is inference."""
+    return name.partition("-")[0]
+
+
+def _with_replicas(
+    overrides: Mapping[str, dict[str, Any]], first: InferenceSettings, count: int
+) -> dict[str, dict[str, Any]]:
+    """Add the replicas, on any ports, behind the first inference service. Each has a part of the
+    cores and of the memory, unless the settings say how much."""
+    if count == 1:
+        return dict(overrides)
+    inference = dict(overrides["inference"])
+    if first.engine.threads is None:
+        inference["engine.threads"] = max(1, available_cores() // count)
+    if first.pool.memory_mib is None:
+        inference["pool.memory_mib"] = max(1, available_memory_bytes() // count >> 20)
+    added = {
+        f"inference-{number}": inference | _of_replica(first, f"replica-{number}")
+        for number in range(2, count + 1)
+    }
+    others = {name: overrides[name] for name in overrides if name != "inference"}
+    return {"inference": inference, **added, **others}
+
+
+def _of_replica(first: InferenceSettings, folder: str) -> dict[str, Any]:
+    """What a replica has for itself; folders of files to load are those of the first."""
+    snapshots = first.snapshots.folder
+    return {
+        "listen": str(parse_address(first.listen)._replace(port=0)),
+        "management_listen": _ANY_LOOPBACK_PORT,
+        "data_dir": first.data_dir / folder,
+        "download_folder": first.download_folder or first.data_dir / "models",
+        "adapter_folders": [*first.adapter_folders, first.data_dir / "adapters"],
+        **({} if snapshots is None else {"snapshots.folder": snapshots / folder}),
+    }
 
 
 def _choose_address(settings: ServiceWithPorts, name: str, assigned: list[Address]) -> Address:

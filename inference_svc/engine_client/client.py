@@ -191,6 +191,12 @@ class EngineClient:
         if not self._process.is_up:
             raise self._restarting()
 
+    @property
+    def is_full(self) -> bool:
+        """Whether as many sequences wait as run at once. Then a new one would take about twice as
+        long, more than a shared prefix usually saves."""
+        return len(self.sequences.live) >= 2 * max(1, self.sequences.slots)
+
     def submit(
         self,
         requests: Sequence[SequenceRequest],

@@ -33,7 +33,7 @@ def find_models(settings: InferenceSettings) -> Catalog:
         StartupError: a reference is malformed, two models share a name, or `per_model` or
             `turn_formats` contain an unknown model name.
     """
-    download = make_downloads(settings.data_dir / "models")
+    download = make_downloads(settings)
     files = resolve_models(settings.models, download) if settings.models else []
     for setting, problem in find_name_problems(settings, files):
         raise StartupError(f"{setting}: {problem}")
@@ -107,12 +107,17 @@ def make_entry(
 
 def added_folders(settings: InferenceSettings) -> AllowedFolders:
     """Where the files of models may be that are added at run time."""
-    folders = [*settings.model_folders, settings.data_dir / "models"]
-    return AllowedFolders(folders, "models may be added")
+    folders = [*settings.model_folders, settings.data_dir / "models", _downloads(settings)]
+    return AllowedFolders([*dict.fromkeys(folders)], "models may be added")
 
 
-def make_downloads(folder: Path) -> Download:
-    """What downloads the files of models to a folder."""
+def _downloads(settings: InferenceSettings) -> Path:
+    return settings.download_folder or settings.data_dir / "models"
+
+
+def make_downloads(settings: InferenceSettings) -> Download:
+    """What downloads the files of models to the folder of the settings."""
+    folder = _downloads(settings)
 
     def download(remote: RemoteFile) -> Path:
         # Imported here because huggingface_hub is slow to import and seldom needed.

@@ -225,7 +225,7 @@ class ModelLoader:
                 path = reported if reported.endswith(".gguf") else f"{reported}/{CONFIG}"
                 added_folders(self._settings).find("upstream", path)
             source = reported_source(reported)
-            download = make_downloads(self._settings.data_dir / "models")
+            download = make_downloads(self._settings)
             file = await asyncio.to_thread(resolve_tokenizer, source, entry.name, download)
             opened = with_tokens(await self.open_processor(replace(entry, file=file)))
         except (DomainError, StartupError) as error:

@@ -15,22 +15,24 @@ from inference_svc.model_pool.catalog import LoadedModel, ModelProcessor
 from inference_svc.validation import check_range
 from svc_kit.auth.principal import Principal, current_principal
 from svc_kit.logs import current_request_id
-from svc_kit.rpc.interceptors import current_deadline
+from svc_kit.rpc.interceptors import current_deadline, may_move
 
 RequestT = TypeVar("RequestT", pb.GenerateRequest, pb.ChatRequest)
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Principal, request id and deadline (monotonic clock) of a call."""
+    """Principal, request id and deadline (monotonic clock) of a call. `may_move`: a full replica
+    should refuse it, since it is then sent to another one."""
 
     principal: Principal
     request_id: str
     deadline: float | None
+    may_move: bool = False
 
     @classmethod
     def current(cls) -> "Caller":
-        return cls(current_principal(), current_request_id(), current_deadline())
+        return cls(current_principal(), current_request_id(), current_deadline(), may_move())
 
     def resolve_priority(self, request: generation.Priority) -> int:
         """Return the priority of a request. Raises `OutOfRange` if it exceeds the caller's own."""

@@ -60,7 +60,7 @@ from inference_svc.structured_output.compiler import GrammarCompiler
 from inference_svc.structured_output.spec import OutputSpec
 from inference_svc.usage import UsageKey
 from svc_kit.auth.principal import current_principal
-from svc_kit.errors import ModelNotFound
+from svc_kit.errors import ModelNotFound, ReplicaFull
 from svc_kit.queue_share import QueueEntry
 
 
@@ -267,7 +267,14 @@ class GenerationService:
 def _check_room(call: AnyCall) -> None:
     """Raise what refuses a request whatever its prompt is, before it costs anything."""
     num_choices = call.num_choices
+    _check_not_full(call)
     call.loaded.engine.check_room(QueueEntry(call.project, call.priority, 0), num_choices)
+
+
+def _check_not_full(call: AnyCall) -> None:
+    """Raise `ReplicaFull` for a request that its caller then sends to another replica."""
+    if call.caller.may_move and call.loaded.engine.is_full:
+        raise ReplicaFull(model=call.loaded.opened.name)
 
 
 async def _predicted(call: AnyCall) -> "array[int]":
@@ -292,6 +299,15 @@ def _submit(call: AnyCall, checked: _Checked) -> AcceptedRequest:
     if (features := call.loaded.ready.features) is not None:
         for each in requests:
             features.check(each)
+    _check_not_full(call)  # again: others may have come while its prompt was made
     stream, position = call.loaded.engine.submit(requests, call.options.label, adapters)
-    sends_ids = call.options.output.prompt_token_ids
-    return AcceptedRequest(requests, stream, position, key, call.admission, sends_ids, ignored)
+    return AcceptedRequest(
+        requests,
+        stream,
+        position,
+        key,
+        call.admission,
+        prompt_token_ids=call.options.output.prompt_token_ids,
+        ignored_options=ignored,
+        model_digest=call.loaded.digest,
+    )

@@ -83,6 +83,21 @@ def load(pool: ModelPool) -> load_pb.Load:
     )
 
 
+def utilization(pool: ModelPool) -> float:
+    """The load of the fullest model: sequences by slots, waiting ones included, or the part of the
+    KV cache that live sequences use; 0: idle, above 1: requests wait."""
+    return max(map(_utilization, pool.catalog.engines), default=0.0)
+
+
+def _utilization(engine: EngineClient) -> float:
+    sequences = len(engine.sequences.live) / max(1, engine.sequences.slots)
+    embeddings = float(bool(engine.embeddings.live))
+    if engine.report is None or engine.ready is None:
+        return max(sequences, embeddings)
+    num_live = engine.report.num_used_cells - engine.report.num_idle_cells
+    return max(sequences, embeddings, num_live / max(1, engine.ready.num_cells))
+
+
 def _model_load(engine: EngineClient, ready: ModelReady) -> load_pb.ModelLoad:
     report = engine.report or ModelLoad(ready.name)
     live = engine.sequences.live.values()

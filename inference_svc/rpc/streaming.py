@@ -47,6 +47,7 @@ class AcceptedRequest:
     admission: LimitReservation
     prompt_token_ids: bool = False
     ignored_options: tuple[str, ...] = ()
+    model_digest: str = ""
 
     def accepted(self) -> pb.Accepted:
         """The first event."""
@@ -61,6 +62,7 @@ class AcceptedRequest:
             rate_limits=self.admission.statuses(),
             prompt_token_ids=(first.source or first.prompt) if self.prompt_token_ids else (),
             ignored_options=self.ignored_options,
+            model_digest=self.model_digest,
         )
 
 

@@ -52,7 +52,7 @@ async def _read_tokenizer(
         return await TokenizerArchive.read(model.path) if is_folder else None
     if entry.tokenizer_from_engine:
         raise StartupError(f"name it in upstreams.{entry.name}.tokenizer, which is 'engine'")
-    download = make_downloads(settings.data_dir / "models")
+    download = make_downloads(settings)
     folder = await asyncio.to_thread(resolve_hf_folder, source, download)
     if model.problem:
         raise StartupError(model.problem)

@@ -103,7 +103,19 @@ VLLM_METHODS: Final[Mapping[str, MethodOptions]] = MappingProxyType(
     }
 )
 """Those of vLLM's service, by path."""
-_METHODS_OF_OTHERS: Final[Mapping[str, MethodOptions]] = {**GRPC_METHODS, **VLLM_METHODS}
+_ORCA_METHODS: Final[Mapping[str, MethodOptions]] = MappingProxyType(
+    {
+        # The balancers in gRPC's clients send no credential.
+        "/xds.service.orca.v3.OpenRcaService/StreamCoreMetrics": MethodOptions(
+            Scope.PUBLIC, is_long_lived=True
+        )
+    }
+)
+_METHODS_OF_OTHERS: Final[Mapping[str, MethodOptions]] = {
+    **GRPC_METHODS,
+    **VLLM_METHODS,
+    **_ORCA_METHODS,
+}
 
 
 def method_path(method: MethodDescriptor) -> str:

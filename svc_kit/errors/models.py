@@ -66,6 +66,13 @@ class ModelInSettings(FailedPrecondition):
     model: str
 
 
+class ReplicaFull(Unavailable):
+    """This replica is full: as many requests wait for the model '{model}' as it has slots. Another
+    replica may have room."""
+
+    model: str
+
+
 class DownloadFailed(Unavailable):
     """The file '{file}' cannot be downloaded: {problem}. Add the model again to continue."""
 

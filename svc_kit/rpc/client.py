@@ -20,7 +20,7 @@ WINDOW_BYTES: Final = 1024 * 1024
 the window."""
 MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
 """The default limit of messages, enough for a full context of token ids, or 50 MB of images."""
-_RETRIES: Final = {
+RETRIES: Final = {
     "methodConfig": [
         {
             # All methods. gRPC retries no call whose initial metadata was received, and servers
@@ -55,13 +55,14 @@ def channel_options(*, max_message_bytes: int = MAX_MESSAGE_BYTES) -> list[Optio
         # A long prefill sends nothing. Pings detect a dead peer within 40 s.
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.http2.ping_timeout_ms", 10_000),  # by default a minute, which replaces the above
         ("grpc.http2.max_pings_without_data", 0),
         # Shorter than the retries above take in total, so that the first call after a restart of
         # the service succeeds; with gRPC's default of 1 s it would fail.
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 200),
         ("grpc.enable_retries", 1),
-        ("grpc.service_config", json.dumps(_RETRIES)),
+        ("grpc.service_config", json.dumps(RETRIES)),
         *window_options(WINDOW_BYTES),
     ]
 

@@ -58,6 +58,15 @@ _UNKNOWN: Final = "unknown"
 MapError = Callable[[errors.DomainError], Awaitable[errors.DomainError]]
 _deadline: contextvars.ContextVar[float | None] = contextvars.ContextVar("deadline", default=None)
 
+MAY_MOVE_KEY: Final = "x-may-move"
+"""The metadata of a call that a full replica should refuse, since it is then sent elsewhere."""
+_may_move: contextvars.ContextVar[bool] = contextvars.ContextVar("may_move", default=False)
+
+
+def may_move() -> bool:
+    """Whether the running call has `x-may-move`."""
+    return _may_move.get()
+
 
 def current_deadline() -> float | None:
     """The deadline of the running call on the clock of `time.monotonic`; None without one."""
@@ -231,6 +240,7 @@ class RpcInterceptor(grpc.aio.ServerInterceptor):
         metadata = dict(context.invocation_metadata() or ())
         call = _Call(method, context, metadata, self._start_span(method, metadata))
         request_id_var.set(call.request_id)
+        _may_move.set(MAY_MOVE_KEY in metadata)
         set_current_span(call.span)
         context.set_trailing_metadata(((REQUEST_ID_KEY, call.request_id),))
         method.in_flight.inc()

@@ -224,7 +224,10 @@ def _server_options(settings: ServerSettings, window_bytes: int) -> list[tuple[s
     receive_timeout_ms = math.ceil(settings.receive_timeout_s * 1000)
     keepalive_ms = math.ceil(settings.keepalive_s * 1000)
     hard_limit = settings.max_message_bytes + HARD_LIMIT_MARGIN
+    age_s = settings.max_connection_age_s
+    age = [] if age_s is None else [("grpc.max_connection_age_ms", math.ceil(age_s * 1000))]
     return [
+        *age,
         ("grpc.so_reuseport", 0),
         ("grpc.max_receive_message_length", min(hard_limit, 2**31 - 1)),
         ("grpc.max_send_message_length", settings.max_message_bytes),
@@ -235,6 +238,7 @@ def _server_options(settings: ServerSettings, window_bytes: int) -> list[tuple[s
         # as ours; gRPC ends the connection of one that pings more often.
         ("grpc.keepalive_time_ms", keepalive_ms),
         ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.http2.ping_timeout_ms", 10_000),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", keepalive_ms // 3),
         ("grpc.enable_channelz", int(settings.channelz)),

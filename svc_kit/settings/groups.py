@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from svc_kit.lifecycle import StartupError
-from svc_kit.network import parse_address
+from svc_kit.network import parse_address, parse_addresses
 from svc_kit.settings.checks import (
     Listener,
     Problem,
@@ -129,12 +129,23 @@ def _target(text: str) -> str:
     return text
 
 
+def _targets(text: str) -> str:
+    if "," not in text or text.startswith(_RESOLVERS):
+        return _target(text)
+    addresses = parse_addresses(text)
+    for address in addresses:
+        _target(str(address))
+    return ",".join(map(str, addresses))
+
+
 _RESOLVERS: Final = ("dns:", "ipv4:", "ipv6:", "unix:", "unix-abstract:", "xds:")
 
 ListenAddress = Annotated[str, AfterValidator(_address)]
 """host:port to listen on; port 0 selects a free port."""
 TargetAddress = Annotated[str, AfterValidator(_target)]
 """host:port of a gRPC server, or a name with one of gRPC's resolvers, as in dns:///host:port."""
+ReplicaTargets = Annotated[str, AfterValidator(_targets)]
+"""A `TargetAddress`, or a list "IP:port,IP:port" of replicas."""
 ExistingFile = Annotated[Path, AfterValidator(_existing_file)]
 PrivateFile = Annotated[ExistingFile, AfterValidator(_private_file)]
 """A file that other users cannot read."""
@@ -316,6 +327,9 @@ class ServerSettings(SettingsGroup):
     """Maximum number of concurrent calls of a connection. Clients hold back further ones."""
     keepalive_s: float = Field(30.0, gt=0)
     """How often the server pings a silent connection. Clients may ping three times as often."""
+    max_connection_age_s: float | None = Field(None, ge=0.1, le=86400)
+    """After about this time clients connect again, so that those that resolve a name find new
+    replicas. Running calls go on. Unset: connections stay."""
     default_deadline_s: float = Field(600.0, gt=0)
     """Deadline of calls that set none."""
     max_deadline_s: float = Field(3600.0, gt=0)

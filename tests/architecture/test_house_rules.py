@@ -73,6 +73,7 @@ ENVIRONMENT_READERS = (
     "corral_cli/up/children.py",  # passes the environment to the services that it starts
     "corral_cli/launch/launcher.py",  # and to the program that it becomes
     "inference_svc/engine_client/process.py",  # and to the engine, with malloc's variable
+    "svc_kit/rpc/replica_channel.py",  # switches on a feature of gRPC
     "svc_kit/sandbox/process.py",  # passes the library path only
 )
 

@@ -12,18 +12,19 @@ export function LoadView() {
   const [requests, setRequests] = useState([]);
   const [rates, setRates] = useState([]);
   const before = useRef(null);
-  const { data: load, error, reload } = useLoad(async () => {
-    const [{ load: next }, running] = await Promise.all([get("admin/load"), listAll("admin/requests", "requests")]);
+  const { data, error, reload } = useLoad(async () => {
+    const [{ load: next, replicas }, running] = await Promise.all([get("admin/load"), listAll("admin/requests", "requests")]);
     const sample = { at: performance.now(), prompt: Number(next.prompt_tokens_total), completion: Number(next.completion_tokens_total) };
     if (before.current) setRates(all => [...all, perSecond(before.current, sample)].slice(-SAMPLES));
     before.current = sample;
     setRequests(running);
-    return next;
+    return { load: next, replicas };
   }, []);
   const server = useLoad(() => get("admin/server"), []);
   usePolling(useCallback(reload, [reload]), 1);
   if (error) return html`<${ErrorBox} error=${error} />`;
-  if (!load) return html`<p class="muted" role="status">Loading…</p>`;
+  if (!data) return html`<p class="muted" role="status">Loading…</p>`;
+  const { load, replicas } = data;
   const now = rates.at(-1) ?? { prompt: 0, completion: 0 };
   return html`<div class="panels">
       <section class="card" aria-label="Engine"><h2>Engine</h2>
@@ -45,6 +46,14 @@ export function LoadView() {
       <figure><figcaption>Prompt tokens a second: <strong>${formatNumber(Math.round(now.prompt))}</strong></figcaption>
         <${LinePlot} title="Prompt tokens a second" values=${rates.map(each => each.prompt)} capacity=${SAMPLES} /></figure>
     </div>
+    ${replicas.length > 0 && html`<h2>Replicas</h2>
+    <${Table} caption="Replicas" rows=${replicas.map(each => ({ id: each.replica, ...each }))} columns=${[
+      ["Address", row => html`<code>${row.id}</code>`],
+      ["State", row => row.problem || (row.load.draining ? "draining" : "serving")],
+      ["Running", row => row.load ? `${row.load.num_running} of ${row.load.num_slots}` : "–", true],
+      ["Waiting", row => row.load ? row.load.queues.reduce((sum, queue) => sum + queue.num_requests, 0) : "–", true],
+      ["KV cache, tokens", row => row.load ? `${formatNumber(row.load.num_used_cells)} of ${formatNumber(row.load.num_cells)}` : "–", true],
+    ]} />`}
     <h2>Requests</h2>
     <${Table} caption="Requests" rows=${requests.map(each => ({ id: each.request_id, ...each }))} empty="Nothing runs or waits." columns=${[
       ["Request", row => html`<code>${row.id}</code>`],

@@ -94,3 +94,20 @@ def test_only_the_oldest_requests_are_listed() -> None:
 
     assert sum(line.startswith("req_1") for line in shown) == 20
     assert shown[-1] == "and 3 more"
+
+
+def test_each_replica_has_a_row_with_what_is_wrong_with_it() -> None:
+    sample = make_sample(1.0, 0, 0, 0)
+    load = load_pb2.Load(
+        num_slots=4, num_running=2, num_cells=100, num_used_cells=50, draining=True
+    )
+    replicas = [
+        load_pb2.ReplicaLoad(replica="10.0.0.1:1", load=load),
+        load_pb2.ReplicaLoad(replica="10.0.0.2:1", problem="connection refused"),
+    ]
+    found = report(sample, replace(sample, taken_s=2.0, replicas=replicas))
+    screen = [" ".join(line.split()) for line in lines(found, "several")]
+
+    assert "10.0.0.1:1 draining 2/4 0 50% of 100" in screen
+    assert "10.0.0.2:1 connection refused 0/0 0" in screen
+    assert [each["problem"] for each in found["replicas"]] == ["", "connection refused"]

@@ -12,3 +12,12 @@ def test_defaults() -> None:
     assert settings.inference_target == "127.0.0.1:50051"
     assert (settings.keys, settings.allowed_hosts, settings.allowed_origins) == ((), (), ())
     assert not settings.allow_keyless
+
+
+def test_the_inference_service_may_have_replicas() -> None:
+    target = "localhost:1, 127.0.0.1:2"
+    settings = load_settings(
+        GatewaySettings, environment={"CORRAL_GATEWAY_INFERENCE_TARGET": target}
+    )
+
+    assert settings.inference_target == "127.0.0.1:1,127.0.0.1:2"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from svc_kit.network import Address, parse_address
+from svc_kit.network import Address, parse_address, parse_addresses
 
 
 @pytest.mark.parametrize(
@@ -53,3 +53,25 @@ def test_ipv6_without_brackets_is_refused_with_the_remedy() -> None:
 def test_only_loopback_addresses_are_loopback(host: str, is_loopback: bool) -> None:
     """Other host names may resolve to other addresses."""
     assert Address(host, 1).is_loopback is is_loopback
+
+
+def test_a_list_of_replicas_has_addresses() -> None:
+    assert parse_addresses("10.0.0.1:1, localhost:2") == (
+        Address("10.0.0.1", 1),
+        Address("127.0.0.1", 2),
+    )
+    assert parse_addresses("[::1]:1,[::2]:1") == (Address("::1", 1), Address("::2", 1))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    {
+        "a:1,10.0.0.1:1": "a:1: a list has IP addresses only;.* write dns:///a:1",
+        "10.0.0.1:1,[::1]:1": "IPv4 and IPv6",
+        "10.0.0.1:1,10.0.0.1:1": "names an address twice",
+        "10.0.0.1:1,": "'' is not an address",
+    }.items(),
+)
+def test_what_is_wrong_with_a_list_is_named(text: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        parse_addresses(text)

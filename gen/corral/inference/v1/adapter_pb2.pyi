@@ -19,7 +19,7 @@ class AdapterScale(_message.Message):
     def __init__(self, adapter: _Optional[str] = ..., scale: _Optional[float] = ...) -> None: ...
 
 class Adapter(_message.Message):
-    __slots__ = ("name", "model", "digest", "generation", "state", "default_scale", "rank", "size_bytes", "num_running", "load_time", "problem", "project", "standing_scale")
+    __slots__ = ("name", "model", "digest", "generation", "state", "default_scale", "rank", "size_bytes", "num_running", "load_time", "problem", "project", "standing_scale", "replica")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[Adapter.State]
@@ -45,6 +45,7 @@ class Adapter(_message.Message):
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
     PROJECT_FIELD_NUMBER: _ClassVar[int]
     STANDING_SCALE_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
     name: str
     model: str
     digest: str
@@ -58,4 +59,5 @@ class Adapter(_message.Message):
     problem: str
     project: str
     standing_scale: float
-    def __init__(self, name: _Optional[str] = ..., model: _Optional[str] = ..., digest: _Optional[str] = ..., generation: _Optional[int] = ..., state: _Optional[_Union[Adapter.State, str]] = ..., default_scale: _Optional[float] = ..., rank: _Optional[int] = ..., size_bytes: _Optional[int] = ..., num_running: _Optional[int] = ..., load_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., problem: _Optional[str] = ..., project: _Optional[str] = ..., standing_scale: _Optional[float] = ...) -> None: ...
+    replica: str
+    def __init__(self, name: _Optional[str] = ..., model: _Optional[str] = ..., digest: _Optional[str] = ..., generation: _Optional[int] = ..., state: _Optional[_Union[Adapter.State, str]] = ..., default_scale: _Optional[float] = ..., rank: _Optional[int] = ..., size_bytes: _Optional[int] = ..., num_running: _Optional[int] = ..., load_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., problem: _Optional[str] = ..., project: _Optional[str] = ..., standing_scale: _Optional[float] = ..., replica: _Optional[str] = ...) -> None: ...

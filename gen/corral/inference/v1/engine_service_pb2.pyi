@@ -77,10 +77,12 @@ class GetLoadRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetLoadResponse(_message.Message):
-    __slots__ = ("load",)
+    __slots__ = ("load", "replicas")
     LOAD_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
     load: _load_pb2.Load
-    def __init__(self, load: _Optional[_Union[_load_pb2.Load, _Mapping]] = ...) -> None: ...
+    replicas: _containers.RepeatedCompositeFieldContainer[_load_pb2.ReplicaLoad]
+    def __init__(self, load: _Optional[_Union[_load_pb2.Load, _Mapping]] = ..., replicas: _Optional[_Iterable[_Union[_load_pb2.ReplicaLoad, _Mapping]]] = ...) -> None: ...
 
 class WatchLoadRequest(_message.Message):
     __slots__ = ("interval",)

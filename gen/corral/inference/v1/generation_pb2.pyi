@@ -173,7 +173,7 @@ class ResumedChoice(_message.Message):
     def __init__(self, index: _Optional[int] = ..., output_token_ids: _Optional[_Iterable[int]] = ..., snapshot_id: _Optional[str] = ...) -> None: ...
 
 class Accepted(_message.Message):
-    __slots__ = ("request_id", "prompt_tokens", "queue_position", "seed", "model", "max_tokens", "rate_limits", "prompt_token_ids", "ignored_options")
+    __slots__ = ("request_id", "prompt_tokens", "queue_position", "seed", "model", "max_tokens", "rate_limits", "prompt_token_ids", "ignored_options", "model_digest")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     QUEUE_POSITION_FIELD_NUMBER: _ClassVar[int]
@@ -183,6 +183,7 @@ class Accepted(_message.Message):
     RATE_LIMITS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     IGNORED_OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     prompt_tokens: int
     queue_position: int
@@ -192,7 +193,8 @@ class Accepted(_message.Message):
     rate_limits: _containers.RepeatedCompositeFieldContainer[RateLimitStatus]
     prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
     ignored_options: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, request_id: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., queue_position: _Optional[int] = ..., seed: _Optional[int] = ..., model: _Optional[str] = ..., max_tokens: _Optional[int] = ..., rate_limits: _Optional[_Iterable[_Union[RateLimitStatus, _Mapping]]] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., ignored_options: _Optional[_Iterable[str]] = ...) -> None: ...
+    model_digest: str
+    def __init__(self, request_id: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., queue_position: _Optional[int] = ..., seed: _Optional[int] = ..., model: _Optional[str] = ..., max_tokens: _Optional[int] = ..., rate_limits: _Optional[_Iterable[_Union[RateLimitStatus, _Mapping]]] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., ignored_options: _Optional[_Iterable[str]] = ..., model_digest: _Optional[str] = ...) -> None: ...
 
 class RateLimitStatus(_message.Message):
     __slots__ = ("name", "unit", "amount", "remaining", "reset", "window")

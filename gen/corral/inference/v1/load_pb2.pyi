@@ -168,7 +168,7 @@ class StepHistogram(_message.Message):
     def __init__(self, model: _Optional[str] = ..., max_rows: _Optional[int] = ..., has_prompt: _Optional[bool] = ..., bounds: _Optional[_Iterable[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]]] = ..., counts: _Optional[_Iterable[int]] = ..., sum: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class LiveRequest(_message.Message):
-    __slots__ = ("request_id", "label", "project", "model", "priority", "choices", "age", "prompt_tokens")
+    __slots__ = ("request_id", "label", "project", "model", "priority", "choices", "age", "prompt_tokens", "replica")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[LiveRequest.State]
@@ -189,6 +189,7 @@ class LiveRequest(_message.Message):
     CHOICES_FIELD_NUMBER: _ClassVar[int]
     AGE_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     label: str
     project: str
@@ -197,7 +198,18 @@ class LiveRequest(_message.Message):
     choices: _containers.RepeatedCompositeFieldContainer[LiveChoice]
     age: _duration_pb2.Duration
     prompt_tokens: int
-    def __init__(self, request_id: _Optional[str] = ..., label: _Optional[str] = ..., project: _Optional[str] = ..., model: _Optional[str] = ..., priority: _Optional[_Union[_generation_pb2.Priority, str]] = ..., choices: _Optional[_Iterable[_Union[LiveChoice, _Mapping]]] = ..., age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., prompt_tokens: _Optional[int] = ...) -> None: ...
+    replica: str
+    def __init__(self, request_id: _Optional[str] = ..., label: _Optional[str] = ..., project: _Optional[str] = ..., model: _Optional[str] = ..., priority: _Optional[_Union[_generation_pb2.Priority, str]] = ..., choices: _Optional[_Iterable[_Union[LiveChoice, _Mapping]]] = ..., age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., prompt_tokens: _Optional[int] = ..., replica: _Optional[str] = ...) -> None: ...
+
+class ReplicaLoad(_message.Message):
+    __slots__ = ("replica", "load", "problem")
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    replica: str
+    load: Load
+    problem: str
+    def __init__(self, replica: _Optional[str] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class LiveChoice(_message.Message):
     __slots__ = ("index", "state", "slot", "completion_tokens")

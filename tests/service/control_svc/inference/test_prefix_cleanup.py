@@ -183,3 +183,22 @@ async def test_cleanup_gives_up_after_the_maximum_number_of_postponements() -> N
         await worker.run(claim(MAX_POSTPONED - 1), no_context)
 
     await worker.run(claim(MAX_POSTPONED), no_context)
+
+
+async def test_deleting_an_object_drops_its_snapshots_at_every_replica(tmp_path: Path) -> None:
+    """Also at one that is away for a moment."""
+    engines = FakeEngine(), FakeEngine(refusals=[EngineRestarting()])
+    async with (
+        serve_engine(engines[0], tmp_path) as first,
+        serve_engine(engines[1], tmp_path) as second,
+        run_control(
+            tmp_path, inference_target=f"{first},{second}", jobs={"poll_interval_s": 0.05}
+        ) as running,
+    ):
+        running.clock.step_s = 1
+        threads = ThreadClient(running.client)
+        thread = await threads.create_thread()
+        request = thread_service_pb2.DeleteThreadRequest(thread_id=thread.id)
+        await threads.call(threads.threads.DeleteThread, request)
+
+        assert [await each.dropped.get() for each in engines] == [[thread.id]] * 2

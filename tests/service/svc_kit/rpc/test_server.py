@@ -666,3 +666,23 @@ async def test_errors_of_a_stream_are_translated() -> None:
             await read(running.stub.Generate(pb.GenerateRequest()))
 
     assert events == [0, 1]
+
+
+async def test_clients_connect_again_after_a_while_without_a_loss_of_calls() -> None:
+    """So they resolve the name of the server again."""
+    peers: list[str] = []
+    stream = EndlessStream()
+
+    async def tokenize(request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
+        peers.append(context.peer())
+        return pb.TokenizeResponse()
+
+    settings = ServerSettings(max_connection_age_s=0.2)
+    async with run_rpc_server(ScriptedInference(tokenize, stream), settings=settings) as running:
+        call = running.stub.Generate(pb.GenerateRequest(text="t"))
+        await call.read()
+        while len({*peers}) < 3:
+            await running.stub.Tokenize(pb.TokenizeRequest(text="t"))
+
+        assert not call.done()
+        assert not stream.ended.is_set()

@@ -39,6 +39,7 @@ def test_the_command_has_the_configuration_file_and_the_lifeline(
     """The environment has the overrides, and not systemd's socket: `corral up` is its service."""
     monkeypatch.setenv("NOTIFY_SOCKET", "/run/systemd/notify")
     service = make_service(
+        "gateway-2",
         "gateway",
         variables={"CORRAL_GATEWAY_LISTEN": "127.0.0.1:2"},
         config=Path("corral.toml"),

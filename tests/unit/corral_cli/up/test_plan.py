@@ -9,6 +9,7 @@ import pytest
 from corral_cli.serve import load
 from corral_cli.up.children import environment_variables
 from corral_cli.up.plan import Plan, UpFlags
+from inference_svc.machine import available_cores
 from svc_kit.lifecycle import StartupError
 from svc_kit.network import parse_address
 from svc_kit.settings.checks import SettingsInvalid
@@ -242,3 +243,39 @@ def test_a_served_model_can_be_the_embedding_model(tmp_path: Path, name: str, mo
 def test_there_is_no_default_embedding_model(tmp_path: Path) -> None:
     """A chat model is not used for embeddings."""
     assert Plan.load(UpFlags(data_dir=tmp_path)).with_ports().control.embedding_model is None
+
+
+def test_replicas_have_ports_and_data_folders_of_their_own(tmp_path: Path) -> None:
+    """All share the settings, the files to load, and the machine."""
+    config = write_config(tmp_path, '[inference.snapshots]\nfolder = "states"\n')
+    flags = UpFlags(config=config, data_dir=tmp_path, slots=3, replicas=3)
+    plan = Plan.load(flags).with_ports()
+    replicas = [plan.by_service[name] for name in plan.replicas]
+
+    assert list(plan.by_service) == [
+        *("inference", "inference-2", "inference-3", "control", "gateway")
+    ]
+    assert plan.gateway.inference_target == ",".join(each.listen for each in replicas)
+    assert plan.control.inference_target == plan.gateway.inference_target
+    assert len({listener.address for listener in plan.listeners}) == 2 * 5
+    assert [each.data_dir for each in plan.replica_settings] == [
+        *(tmp_path, tmp_path / "replica-2", tmp_path / "replica-3")
+    ]
+    assert plan.replica_settings[1].download_folder == tmp_path / "models"
+    assert {each.engine.slots for each in (plan.inference, plan.replica_settings[2])} == {3}
+    assert plan.replica_settings[1].snapshots.folder == Path("states/replica-2")
+    assert tmp_path / "adapters" in plan.replica_settings[1].adapter_folders
+    plan.check_ports()
+
+
+def test_replicas_divide_cores_and_memory_that_nobody_has_assigned(tmp_path: Path) -> None:
+    alone = Plan.load(UpFlags(data_dir=tmp_path))
+    divided = Plan.load(UpFlags(data_dir=tmp_path, replicas=2))
+    assigned = Plan.load(UpFlags(data_dir=tmp_path, replicas=2, threads=9))
+
+    assert (alone.inference.engine.threads, alone.inference.pool.memory_mib) == (None, None)
+    assert {each.engine.threads for each in divided.replica_settings} == {
+        max(1, available_cores() // 2)
+    }
+    assert {each.pool.memory_mib is None for each in divided.replica_settings} == {False}
+    assert {each.engine.threads for each in assigned.replica_settings} == {9}

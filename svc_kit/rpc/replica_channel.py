@@ -1,0 +1,181 @@
+"""A channel to several replicas of the inference service, made of gRPC's balancing policies.
+
+A generation goes to the home of its prefix (ring_hash); all else, and what its home refuses or
+loses, is spread by load (weighted_round_robin, by the reports of `orca.py`). Calls of operators go
+to every replica (`replica_fan_out.py`). Both policies leave out replicas that are not SERVING, and
+for a while those whose calls fail.
+"""
+
+import asyncio
+import json
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Final, Self
+
+import grpc.aio
+from corral.inference.v1 import inference_service_pb2 as pb
+
+from svc_kit.network import Address, parse_address, parse_addresses
+from svc_kit.rpc.client import RETRIES, Option, open_channel
+from svc_kit.rpc.movable_stream import PREFIX_KEY, MovableStream
+from svc_kit.rpc.replica_fan_out import FANNED_OUT, FanOut
+from svc_kit.settings.groups import UpstreamTlsSettings
+from svc_kit.tasks import retrieve_exception
+
+_RING_HASH_FLAG: Final = "GRPC_EXPERIMENTAL_RING_HASH_SET_REQUEST_HASH_KEY"
+"""Without it gRPC ignores requestHashHeader, and calls wait until their deadline."""
+_KEEPALIVE: Final = (
+    ("grpc.keepalive_time_ms", 12_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.ping_timeout_ms", 5_000),
+)
+"""Servers accept a ping every 10 s. A replica that hangs is noticed within half a minute."""
+_HEALTH_CHECK: Final = {"serviceName": "corral.inference.v1.InferenceService"}
+_RING_HASH: Final = {"ring_hash_experimental": {"requestHashHeader": PREFIX_KEY}}
+_BY_LOAD: Final = {
+    "weighted_round_robin": {
+        "enableOobLoadReport": True,
+        "oobReportingPeriod": "1s",
+        "weightUpdatePeriod": "1s",
+        "blackoutPeriod": "0s",
+        "weightExpirationPeriod": "30s",
+    }
+}
+_MOVABLE: Final = frozenset((pb.ChatRequest, pb.GenerateRequest))
+
+
+def open_inference_channel(
+    target: str,
+    *,
+    token: str | None = None,
+    tls: UpstreamTlsSettings | None = None,
+    options: Sequence[Option] = (),
+    outlives_engines: bool,
+) -> grpc.aio.Channel:
+    """Open a channel to the inference service: with one address as `open_channel` does, with a list
+    or a dns: name to all replicas. `outlives_engines` is as in `MovableStream`."""
+    replicas = _replicas_target(target)
+    if replicas is None:
+        return open_channel(target, token=token, tls=tls, options=options)
+    os.environ.setdefault(_RING_HASH_FLAG, "true")
+    if tls is not None and tls.server_name is None and replicas.startswith("dns:"):
+        # Channels to single replicas have addresses, which certificates need not name.
+        host = parse_address(replicas.rpartition("/")[2].removeprefix("dns:")).host
+        tls = tls.model_copy(update={"server_name": host})
+    open_one = partial(open_channel, token=token, tls=tls)
+    options = [*options, *_KEEPALIVE]
+    no_retries = ("grpc.enable_retries", 0)  # gRPC would repeat a call at the same replica
+    return ReplicaChannel(
+        open_one(replicas, options=[*options, no_retries, _service_config(_RING_HASH)]),
+        open_one(replicas, options=[*options, _service_config(_BY_LOAD, RETRIES)]),
+        FanOut(replicas, partial(open_one, options=[*options, no_retries])),
+        outlives_engines=outlives_engines,
+    )
+
+
+def _replicas_target(target: str) -> str | None:
+    """gRPC's name of all replicas; None if there is one address."""
+    if target.startswith("dns:"):
+        return target
+    if "," not in target or target.startswith(("ipv4:", "ipv6:")):
+        return target if "," in target else None
+    addresses = parse_addresses(target)
+    return f"{_scheme(addresses)}:{','.join(map(str, addresses))}"
+
+
+def _scheme(addresses: Sequence[Address]) -> str:
+    return "ipv6" if ":" in addresses[0].host else "ipv4"
+
+
+def _service_config(policy: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> Option:
+    outliers = {
+        "interval": "5s",
+        "baseEjectionTime": "10s",
+        "maxEjectionPercent": 50,
+        "failurePercentageEjection": {"threshold": 90, "minimumHosts": 2, "requestVolume": 20},
+        "childPolicy": [policy],
+    }
+    config = {
+        "loadBalancingConfig": [{"outlier_detection_experimental": outliers}],
+        "healthCheckConfig": _HEALTH_CHECK,
+        **(more or {}),
+    }
+    return "grpc.service_config", json.dumps(config)
+
+
+class ReplicaChannel(grpc.aio.Channel):
+    """The home and the spread channel, and those to each replica, as one."""
+
+    def __init__(
+        self,
+        home: grpc.aio.Channel,
+        spread: grpc.aio.Channel,
+        fan_out: FanOut,
+        *,
+        outlives_engines: bool,
+    ) -> None:
+        self._home = home
+        self._spread = spread
+        self._fan_out = fan_out
+        self._outlives_engines = outlives_engines
+        # Else a call that moves finds only the replicas that connect first.
+        spread.get_state(try_to_connect=True)
+
+    def unary_unary(self, *args: Any, **kwargs: Any) -> Any:
+        """A method whose calls go to every replica if their requests are `FANNED_OUT`."""
+        spread = self._spread.unary_unary(*args, **kwargs)
+
+        def start(request: Any, *, metadata: Any = (), timeout: float | None = None) -> Any:
+            if type(request) not in FANNED_OUT:
+                return spread(request, metadata=metadata, timeout=timeout)
+            call = asyncio.ensure_future(self._fan_out.call(request, metadata, timeout))
+            call.add_done_callback(retrieve_exception)
+            return call
+
+        return start
+
+    def unary_stream(self, *args: Any, **kwargs: Any) -> Any:
+        """A method whose calls are `MovableStream`s, if they are generations."""
+        home = self._home.unary_stream(*args, **kwargs)
+        spread = self._spread.unary_stream(*args, **kwargs)
+
+        def start(request: Any, *, metadata: Any = (), timeout: float | None = None) -> Any:
+            if type(request) not in _MOVABLE:
+                return spread(request, metadata=metadata, timeout=timeout)
+            return MovableStream(
+                home,
+                spread,
+                request,
+                metadata=metadata,
+                timeout=timeout,
+                outlives_engines=self._outlives_engines,
+            )
+
+        return start
+
+    def stream_unary(self, *args: Any, **kwargs: Any) -> Any:
+        return self._spread.stream_unary(*args, **kwargs)
+
+    def stream_stream(self, *args: Any, **kwargs: Any) -> Any:
+        return self._spread.stream_stream(*args, **kwargs)
+
+    async def close(self, grace: float | None = None) -> None:
+        await self._home.close(grace)
+        await self._spread.close(grace)
+        await self._fan_out.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
+        return self._spread.get_state(try_to_connect)
+
+    async def wait_for_state_change(self, last_observed_state: grpc.ChannelConnectivity) -> None:
+        await self._spread.wait_for_state_change(last_observed_state)
+
+    async def channel_ready(self) -> None:
+        await self._spread.channel_ready()

@@ -1,0 +1,190 @@
+"""Calls of the engine service at every replica, and one reply made of theirs.
+
+The reply has the sums of their numbers, and all items of their lists with the replica of each.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import grpc.aio
+from corral.inference.v1 import engine_service_pb2 as pb
+from corral.inference.v1 import load_pb2
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+
+from svc_kit.network import Address, parse_address
+from svc_kit.rpc.client import open_method
+
+_READ_TIMEOUT_S: Final = 3.0
+"""So long a listing waits for a replica that does not answer."""
+_READS: Final = (pb.GetLoadRequest, pb.ListRequestsRequest, pb.ListAdaptersRequest)
+_FOUND_AT_ONE: Final = (pb.AbortRequest, pb.SaveSnapshotRequest, pb.RestoreSnapshotRequest)
+_AT_ALL: Final = (
+    pb.LoadModelRequest,
+    pb.UnloadModelRequest,
+    pb.AddModelRequest,
+    pb.UpdateModelRequest,
+    pb.AddModelAliasRequest,
+    pb.RemoveModelRequest,
+    pb.LoadAdapterRequest,
+    pb.UnloadAdapterRequest,
+    pb.DropSnapshotsRequest,
+    pb.FlushCacheRequest,
+)
+FANNED_OUT: Final = frozenset((*_READS, *_FOUND_AT_ONE, *_AT_ALL))
+"""The requests that go to every replica."""
+_KEYS: Final = {load_pb2.QueueLoad: "priority", load_pb2.ModelLoad: "model"}
+"""Items of lists that are summed by a field."""
+_SUMMED: Final = [
+    each.DESCRIPTOR for each in (load_pb2.Load, load_pb2.EmbeddingLoad, load_pb2.PrefixTier)
+]
+_NUMBERS: Final = (
+    FieldDescriptor.CPPTYPE_INT32,
+    FieldDescriptor.CPPTYPE_INT64,
+    FieldDescriptor.CPPTYPE_UINT32,
+    FieldDescriptor.CPPTYPE_UINT64,
+    FieldDescriptor.CPPTYPE_FLOAT,
+    FieldDescriptor.CPPTYPE_DOUBLE,
+)
+
+
+class FanOut:
+    """A plain channel to each replica."""
+
+    def __init__(self, target: str, open_plain: Callable[[str], grpc.aio.Channel]) -> None:
+        """`target` is a list of addresses or a dns: name, without spaces."""
+        self._target = target
+        self._open = open_plain
+        self._channels: dict[str, grpc.aio.Channel] = {}
+
+    async def call(self, request: Any, metadata: Any, timeout: float | None) -> Message:
+        """Call every replica. Raises AioRpcError: of what changes something, that of the first
+        replica that failed; else, if none answered."""
+        addresses = await self._addresses()
+        if isinstance(request, _READS):
+            timeout = min(timeout or _READ_TIMEOUT_S, _READ_TIMEOUT_S)
+        calls = (self._call_one(each, request, metadata, timeout) for each in addresses)
+        outcomes = dict(zip(addresses, await asyncio.gather(*calls), strict=True))
+        replies = {name: each for name, each in outcomes.items() if isinstance(each, Message)}
+        errors = {
+            name: each for name, each in outcomes.items() if isinstance(each, grpc.aio.AioRpcError)
+        }
+        if errors and (not replies or isinstance(request, _AT_ALL)):
+            raise _named(*next(iter(errors.items())))
+        return merged_reply(replies, errors)
+
+    async def close(self) -> None:
+        for channel in self._channels.values():
+            await channel.close()
+
+    async def _call_one(
+        self, address: str, request: Any, metadata: Any, timeout: float | None
+    ) -> Message | grpc.aio.AioRpcError:
+        """The reply of a replica, with all pages of a list, or its error."""
+        if address not in self._channels:
+            self._channels[address] = self._open(address)
+        method = open_method(self._channels[address], type(request))
+        try:
+            reply: Any = await method(request, metadata=metadata, timeout=timeout)
+            token = getattr(reply, "next_page_token", "")
+            while token:
+                following = type(request)(page_token=token)
+                page = await method(following, metadata=metadata, timeout=timeout)
+                token = page.next_page_token
+                reply.MergeFrom(page)
+                reply.next_page_token = token
+        except grpc.aio.AioRpcError as error:
+            return error
+        named: Message = _with_replica(reply, address)
+        return named
+
+    async def _addresses(self) -> Sequence[str]:
+        scheme, _, rest = self._target.partition(":")
+        if scheme != "dns":
+            return (rest if scheme in ("ipv4", "ipv6") else self._target).split(",")
+        host, port = parse_address(rest.rpartition("/")[2])
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(host, port)
+        except OSError as error:
+            code, none = grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata()
+            raise grpc.aio.AioRpcError(code, none, none, f"{host}: {error.strerror}") from error
+        hosts = dict.fromkeys(str(address[0]) for *_, address in found)
+        # A replica may have an address of each kind.
+        of_one_kind = [each for each in hosts if ":" not in each] or hosts
+        return [str(Address(each, port)) for each in of_one_kind]
+
+
+def _named(address: str, error: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:
+    """The error of a replica, with its address in the message."""
+    details = f"{address}: {error.details()}"
+    return grpc.aio.AioRpcError(
+        error.code(), error.initial_metadata(), error.trailing_metadata(), details
+    )
+
+
+def _with_replica(reply: Message, address: str) -> Message:
+    """Set the replica of the items of a list."""
+    for field, value in reply.ListFields():
+        if field.is_repeated and field.message_type is not None:
+            for item in value:
+                if "replica" in item.DESCRIPTOR.fields_by_name:
+                    item.replica = address
+    return reply
+
+
+def merged_reply(
+    replies: Mapping[str, Message], errors: Mapping[str, grpc.aio.AioRpcError]
+) -> Message:
+    """One reply of all, at least one; models, adapters and snapshots are those of the first."""
+    parts = list(replies.values())
+    total: Any = type(parts[0])()
+    total.CopyFrom(parts[0])
+    for part in parts[1:]:
+        _add(total, part)
+    match total:
+        case pb.GetLoadResponse():
+            total.replicas.extend(
+                load_pb2.ReplicaLoad(replica=name, load=reply.load)  # type: ignore[attr-defined]
+                for name, reply in replies.items()
+            )
+            total.replicas.extend(
+                load_pb2.ReplicaLoad(replica=name, problem=error.details() or error.code().name)
+                for name, error in errors.items()
+            )
+        case pb.AbortResponse():
+            kinds: dict[str, pb.AbortOutcome.Kind] = {}
+            for each in total.outcomes:  # ABORTED is less than NOT_RUNNING
+                kinds[each.request_id] = min(each.kind, kinds.get(each.request_id, each.kind))
+            del total.outcomes[:]
+            for request_id, kind in kinds.items():
+                total.outcomes.add(request_id=request_id, kind=kind)
+    merged: Message = total
+    return merged
+
+
+def _add(total: Any, other: Any) -> None:
+    """Add the numbers and lists of a message to those of another one."""
+    for field, value in other.ListFields():
+        own = getattr(total, field.name)
+        if field.is_repeated:
+            _extend(own, value)
+        elif field.message_type is Duration.DESCRIPTOR:
+            own.CopyFrom(max(own, value, key=Duration.ToNanoseconds))
+        elif field.message_type is not None and field.message_type in _SUMMED:
+            _add(own, value)
+        elif field.cpp_type in _NUMBERS:
+            setattr(total, field.name, own + value)
+        elif field.cpp_type == FieldDescriptor.CPPTYPE_BOOL:
+            setattr(total, field.name, own or value)
+
+
+def _extend(items: Any, more: Any) -> None:
+    for each in more:
+        key = _KEYS.get(type(each))
+        same = [one for one in items if key and getattr(one, key) == getattr(each, key)]
+        if same:
+            _add(same[0], each)
+        else:
+            items.append(each)

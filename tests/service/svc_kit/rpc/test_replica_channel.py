@@ -1,0 +1,272 @@
+"""Channels to several replicas: where calls go, and how they go on elsewhere."""
+
+import asyncio
+import struct
+from typing import Any
+
+import grpc.aio
+import pytest
+from corral.inference.v1 import inference_service_pb2 as pb
+
+from svc_kit.auth.authenticator import Authenticator
+from svc_kit.errors import (
+    DomainError,
+    Draining,
+    EngineRestarting,
+    InternalError,
+    ModelNotFound,
+    QueueFull,
+    ReplicaFull,
+    UpstreamUnavailable,
+)
+from svc_kit.errors.status import from_rpc_error
+from svc_kit.rpc.orca import ORCA
+from tests.support.replicas import NUM_TOKENS, SEED, Replica, Replicas, run_replicas, serve_replica
+from tests.support.rpc_servers import stub_on
+
+PROMPTS = [f"prompt {number}" for number in range(24)]
+WHOLE = "".join(f"{number} " for number in range(NUM_TOKENS))
+
+
+async def homes(replicas: Replicas) -> dict[str, int]:
+    return {text: await replicas.home_of(text) for text in PROMPTS}
+
+
+def text_of(messages: list[pb.GenerateResponse]) -> str:
+    return "".join(message.delta.text for message in messages)
+
+
+async def read_all(call: Any) -> None:
+    while await call.read() is not grpc.aio.EOF:
+        pass
+
+
+async def generate_until_refused(
+    replicas: Replicas, text: str = "t", lost: Replica | None = None
+) -> None:
+    """Repeat a generation, which `lost` does not end, until it fails."""
+    while True:
+        if lost is not None:
+            lost.fails_with, lost.fails_at = Draining(), 3
+        await replicas.generate(pb.GenerateRequest(text=text))
+
+
+async def prompt_at(replicas: Replicas, number: int) -> str:
+    """A prompt whose home is a replica."""
+    found = await homes(replicas)
+    for replica in replicas.replicas:
+        replica.requests.clear()
+    return next(text for text, home in found.items() if home == number)
+
+
+async def test_prompts_keep_their_homes_which_are_all_replicas() -> None:
+    async with run_replicas(3) as replicas:
+        first = await homes(replicas)
+
+        assert first == await homes(replicas)
+        assert set(first.values()) == {0, 1, 2}
+
+
+async def test_only_the_prompts_of_a_replica_that_does_not_serve_move() -> None:
+    async with run_replicas(3) as replicas:
+        before = await homes(replicas)
+        replicas.servers[1].set_serving(False)
+        while 1 in (moved := await homes(replicas)).values():
+            pass
+
+        assert all(moved[text] == home for text, home in before.items() if home != 1)
+
+
+async def test_other_calls_are_spread_by_the_reported_load() -> None:
+    async with run_replicas(2) as replicas:
+        busy, idle = replicas.replicas
+        busy.load, idle.load = 1.0, 0.1
+        # Weights apply from the reports on, which arrive each second.
+        async with asyncio.timeout(20):
+            while not idle.num_unary > 5 * busy.num_unary > 0:
+                busy.num_unary = idle.num_unary = 0
+                for _ in range(110):
+                    await replicas.stub.Tokenize(pb.TokenizeRequest(text="t"), timeout=5)
+
+
+async def test_a_replica_whose_calls_fail_is_left_out_for_a_while() -> None:
+    async with run_replicas(3) as replicas:
+        bad = replicas.replicas[1]
+        bad.refuses_movable = InternalError(request_id="r")
+        async with asyncio.timeout(30):
+            while True:
+                outcomes = [await outcome(replicas, text) for text in PROMPTS]
+                if all(outcomes):
+                    break
+
+        assert not bad.requests
+
+
+async def outcome(replicas: Replicas, text: str) -> bool:
+    """Whether a generation succeeds."""
+    try:
+        return bool(await replicas.generate(pb.GenerateRequest(text=text)))
+    except grpc.aio.AioRpcError:
+        return False
+
+
+async def test_what_a_full_home_refuses_is_answered_elsewhere() -> None:
+    async with run_replicas(2) as replicas:
+        text = await prompt_at(replicas, 0)
+        replicas.replicas[0].refuses_movable = ReplicaFull(model="m")
+        for _ in range(4):  # some reach the full one again, which then queues them
+            assert text_of(await replicas.generate(pb.GenerateRequest(text=text))) == WHOLE
+
+        assert replicas.replicas[1].requests
+
+
+async def test_a_refusal_that_no_other_replica_cures_is_not_repeated() -> None:
+    async with run_replicas(2) as replicas:
+        full = QueueFull(bound="requests", depth=2, limit=1)
+        for replica in replicas.replicas:
+            replica.refuses_movable = full
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await replicas.generate(pb.GenerateRequest(text="t"))
+
+        assert isinstance(from_rpc_error(failed.value), QueueFull)
+        assert not any(replica.requests for replica in replicas.replicas)
+
+
+@pytest.mark.parametrize("loss", [Draining(), EngineRestarting(phase="running")])
+@pytest.mark.parametrize("tokens", [0, 1, NUM_TOKENS - 1])
+async def test_an_answer_goes_on_behind_its_tokens(
+    tokens: int, loss: Draining | EngineRestarting
+) -> None:
+    async with run_replicas(2) as replicas:
+        text = await prompt_at(replicas, 0)
+        replicas.replicas[0].fails_with, replicas.replicas[0].fails_at = loss, tokens
+        request = pb.GenerateRequest(text=text)
+        messages = await replicas.generate(request)
+        kinds = [message.WhichOneof("event") for message in messages]
+        first, resumed = (each for replica in replicas.replicas for each in replica.requests)
+
+        assert text_of(messages) == WHOLE
+        assert kinds == ["accepted", "started", *["delta"] * NUM_TOKENS, "finished", "done"]
+        assert [message.sequence_number for message in messages] == list(range(len(messages)))
+        assert not any(message.delta.token_ids for message in messages)
+        assert not first.options.resume
+        assert [[*each.output_token_ids] for each in resumed.options.resume] == (
+            [[*range(tokens)]] if tokens else []
+        )
+        assert resumed.options.sampling.seed == SEED
+        assert messages[-1].done.usage.cached_tokens == 0
+        assert request == pb.GenerateRequest(text=text)
+
+
+async def test_token_ids_that_the_client_has_asked_for_arrive_once() -> None:
+    async with run_replicas(2) as replicas:
+        text = await prompt_at(replicas, 0)
+        replicas.replicas[0].fails_with, replicas.replicas[0].fails_at = Draining(), 3
+        request = pb.GenerateRequest(text=text, options={"output": {"token_ids": True}})
+        messages = await replicas.generate(request)
+
+        assert [id for message in messages for id in message.delta.token_ids] == [*range(8)]
+
+
+async def test_the_services_that_count_deaths_of_engines_hear_of_them() -> None:
+    async with run_replicas(2, outlives_engines=False) as replicas:
+        text = await prompt_at(replicas, 0)
+        died = EngineRestarting(phase="running")
+        replicas.replicas[0].fails_with, replicas.replicas[0].fails_at = died, 3
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await replicas.generate(pb.GenerateRequest(text=text))
+        assert isinstance(from_rpc_error(failed.value), EngineRestarting)
+
+        # An engine that restarts has not seen the call.
+        text = await prompt_at(replicas, 0)
+        replicas.replicas[0].fails_with = EngineRestarting()
+        assert text_of(await replicas.generate(pb.GenerateRequest(text=text))) == WHOLE
+
+
+@pytest.mark.parametrize(
+    "error",
+    [InternalError(request_id="r"), QueueFull(bound="requests", depth=2, limit=1)],
+    ids=["internal", "full"],
+)
+async def test_other_errors_end_an_answer(error: DomainError) -> None:
+    async with run_replicas(2) as replicas:
+        text = await prompt_at(replicas, 0)
+        replicas.replicas[0].fails_with, replicas.replicas[0].fails_at = error, 3
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await replicas.generate(pb.GenerateRequest(text=text))
+
+        assert type(from_rpc_error(failed.value)) is type(error)
+        assert sum(len(replica.requests) for replica in replicas.replicas) == 1
+
+
+async def test_an_answer_that_cannot_be_resumed_ends_with_its_loss() -> None:
+    async with run_replicas(2) as replicas:
+        text = await prompt_at(replicas, 0)
+        replicas.replicas[0].fails_with, replicas.replicas[0].fails_at = Draining(), 3
+        request = pb.GenerateRequest(text=text, options={"output": {"prompt_logprobs": 0}})
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await replicas.generate(request)
+
+        assert isinstance(from_rpc_error(failed.value), Draining)
+
+
+async def test_a_model_with_other_weights_does_not_go_on() -> None:
+    async with run_replicas(2) as replicas:
+        text = await prompt_at(replicas, 0)
+        replicas.replicas[0].digest, replicas.replicas[1].digest = "one", "other"
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await generate_until_refused(replicas, text, replicas.replicas[0])
+
+        assert isinstance(from_rpc_error(failed.value), Draining)
+
+
+async def test_a_model_that_only_another_replica_has_is_found() -> None:
+    async with run_replicas(2) as replicas:
+        text = await prompt_at(replicas, 0)
+        for replica in replicas.replicas:
+            replica.refuses_movable = ModelNotFound(model="m")
+
+        assert text_of(await replicas.generate(pb.GenerateRequest(text=text))) == WHOLE
+
+
+async def test_a_cancelled_answer_goes_on_nowhere() -> None:
+    async with run_replicas(2) as replicas:
+        call = replicas.stub.Generate(pb.GenerateRequest(text="t"), timeout=20)
+        await call.read()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await read_all(call)
+
+        assert sum(len(replica.requests) for replica in replicas.replicas) == 1
+
+
+async def test_an_answer_lives_through_two_losses_of_three_replicas() -> None:
+    async with run_replicas(3) as replicas:
+        for replica in replicas.replicas[:2]:
+            replica.fails_with, replica.fails_at = Draining(), 4
+        texts = [text_of(await replicas.generate(pb.GenerateRequest(text=t))) for t in PROMPTS]
+
+        assert texts == [WHOLE] * len(PROMPTS)
+
+
+async def test_without_a_replica_calls_are_refused_at_once() -> None:
+    async with run_replicas(2) as replicas:
+        for server in replicas.servers:
+            server.set_serving(False)
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await generate_until_refused(replicas)
+
+        assert isinstance(from_rpc_error(failed.value, "inference"), UpstreamUnavailable)
+
+
+async def test_balancers_read_the_load_without_a_key() -> None:
+    locked = Authenticator(keyless=())
+    async with serve_replica(Replica(load=0.25), authenticator=locked) as server:
+        async with grpc.aio.insecure_channel(str(server.address)) as channel:
+            method: Any = channel.unary_stream(f"/{ORCA}/StreamCoreMetrics")
+            report = await method(b"").read()
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await stub_on(channel).Tokenize(pb.TokenizeRequest(text="t"), timeout=5)
+
+        assert report == b"1" + struct.pack("<d", 1.0) + b"I" + struct.pack("<d", 0.25)
+        assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED

@@ -1,0 +1,219 @@
+"""Replicas of a scripted inference service on free ports, and a channel to all of them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import grpc
+from corral.inference.v1 import engine_service_pb2 as engine_pb
+from corral.inference.v1 import engine_service_pb2_grpc as engine_rpc
+from corral.inference.v1 import inference_service_pb2 as pb
+from corral.inference.v1 import inference_service_pb2_grpc as pb_grpc
+from prometheus_client import CollectorRegistry
+
+from svc_kit.auth.authenticator import Authenticator
+from svc_kit.errors import DomainError
+from svc_kit.rpc.interceptors import may_move
+from svc_kit.rpc.orca import orca_service
+from svc_kit.rpc.replica_channel import open_inference_channel
+from svc_kit.rpc.server import RpcServer, Service
+from tests.support.rpc_servers import SERVICE, Context, ScriptedInference, allow_all, stub_on
+
+NUM_TOKENS = 8
+SEED = 7
+
+
+@dataclass
+class Replica:
+    """One server. Its answers count to `NUM_TOKENS`, behind the tokens of `resume`."""
+
+    refuses_movable: DomainError | None = None
+    """Raised for generations with x-may-move."""
+    fails_with: DomainError | None = None
+    """Raised once, before token number `fails_at`."""
+    fails_at: int = 0
+    load: float = 0.5
+    digest: str = ""
+    requests: list[pb.GenerateRequest] = field(default_factory=list)
+    num_unary: int = 0
+    name: str = ""
+    loaded: list[str] = field(default_factory=list)
+    operators_get: DomainError | None = None
+    """Raised for calls of the engine service."""
+    reported: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set at each load report."""
+
+    async def generate(
+        self, request: pb.GenerateRequest, context: Context
+    ) -> AsyncIterator[pb.GenerateResponse]:
+        """Send the events of a stream, one token a delta."""
+        if self.refuses_movable is not None and may_move():
+            raise self.refuses_movable
+        self.requests.append(request)
+        resumed = [*request.options.resume[0].output_token_ids] if request.options.resume else []
+        for message in self._messages(request, len(resumed)):
+            at_token = int(message.delta.text or -1)
+            if self.fails_with is not None and at_token >= self.fails_at:
+                error, self.fails_with = self.fails_with, None
+                raise error
+            yield message
+
+    def _messages(self, request: Any, start: int) -> list[pb.GenerateResponse]:
+        accepted: Any = {"seed": SEED, "model": "m", "model_digest": self.digest}
+        deltas: list[Any] = [
+            {"text": f"{number} ", "token_ids": [number], "num_tokens": 1}
+            for number in range(start, NUM_TOKENS)
+        ]
+        events: list[Any] = [
+            {"accepted": accepted},
+            {"started": {"cached_tokens": start}},
+            *({"delta": delta} for delta in deltas),
+            {"finished": {"completion_tokens": NUM_TOKENS}},
+            {"done": {"usage": {"cached_tokens": start}}},
+        ]
+        messages = [pb.GenerateResponse(sequence_number=i, **e) for i, e in enumerate(events)]
+        if not request.options.output.token_ids:
+            for message in messages:
+                message.delta.ClearField("token_ids") if message.HasField("delta") else None
+        return messages
+
+    async def tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
+        self.num_unary += 1
+        return pb.TokenizeResponse(token_ids=[1])
+
+    def utilization(self) -> float:
+        self.reported.set()
+        return self.load
+
+
+class ScriptedEngine(engine_rpc.EngineServiceServicer):
+    """The engine service of a replica: one request runs, named by the replica's `name`."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+
+    def _check(self) -> None:
+        if self._replica.operators_get is not None:
+            raise self._replica.operators_get
+
+    async def GetLoad(self, request: Any, context: Any) -> engine_pb.GetLoadResponse:
+        self._check()
+        load = {
+            "num_slots": 2,
+            "num_running": 1,
+            "draining": self._replica.name == "b",
+            "queues": [{"priority": "PRIORITY_BATCH", "num_requests": 1, "oldest": {"seconds": 3}}],
+            "models": [{"model": "m", "num_slots": 2}],
+            "embedding": {"num_inputs": 4},
+        }
+        return engine_pb.GetLoadResponse(load=load)
+
+    async def ListRequests(self, request: Any, context: Any) -> engine_pb.ListRequestsResponse:
+        """Two pages of a request each."""
+        self._check()
+        page = int(request.page_token or 0)
+        return engine_pb.ListRequestsResponse(
+            requests=[{"request_id": f"{self._replica.name}{page}"}],
+            next_page_token="" if page else "1",
+        )
+
+    async def Abort(self, request: Any, context: Any) -> engine_pb.AbortResponse:
+        self._check()
+        outcomes = [
+            {
+                "request_id": request_id,
+                "kind": "KIND_ABORTED"
+                if request_id.startswith(self._replica.name)
+                else "KIND_NOT_RUNNING",
+            }
+            for request_id in request.request_ids
+        ]
+        return engine_pb.AbortResponse(outcomes=outcomes)
+
+    async def LoadModel(self, request: Any, context: Any) -> engine_pb.LoadModelResponse:
+        self._check()
+        self._replica.loaded.append(request.model)
+        return engine_pb.LoadModelResponse(model={"name": request.model, "size_bytes": 5})
+
+    async def DropSnapshots(self, request: Any, context: Any) -> engine_pb.DropSnapshotsResponse:
+        self._check()
+        return engine_pb.DropSnapshotsResponse(num_dropped=2)
+
+
+@dataclass
+class Replicas:
+    """Servers, and a channel over all."""
+
+    replicas: Sequence[Replica]
+    servers: Sequence[RpcServer]
+    channel: grpc.aio.Channel
+
+    @property
+    def engine(self) -> "engine_rpc.EngineServiceAsyncStub":
+        stub: Any = engine_rpc.EngineServiceStub(self.channel)
+        return cast("engine_rpc.EngineServiceAsyncStub", stub)
+
+    @property
+    def addresses(self) -> list[str]:
+        return [str(server.address) for server in self.servers]
+
+    @property
+    def stub(self) -> "pb_grpc.InferenceServiceAsyncStub":
+        return stub_on(self.channel)
+
+    async def generate(self, request: pb.GenerateRequest) -> list[pb.GenerateResponse]:
+        """All messages of a generation. Raises AioRpcError."""
+        return [message async for message in self.stub.Generate(request, timeout=20)]
+
+    async def home_of(self, text: str) -> int:
+        """The number of the replica that answers a prompt."""
+        before = [len(replica.requests) for replica in self.replicas]
+        await self.generate(pb.GenerateRequest(text=text))
+        after = [len(replica.requests) for replica in self.replicas]
+        return next(i for i, count in enumerate(after) if count > before[i])
+
+
+@asynccontextmanager
+async def run_replicas(
+    count: int = 2, *, outlives_engines: bool = True, by_name: bool = False
+) -> AsyncIterator[Replicas]:
+    """Serve `count` replicas; the channel has their addresses, or the name of the first one."""
+    replicas = [Replica(name=name) for name in "abc"[:count]]
+    async with AsyncExitStack() as stack:
+        servers = [await stack.enter_async_context(serve_replica(replica)) for replica in replicas]
+        target = ",".join(str(server.address) for server in servers)
+        if by_name:
+            target = f"dns:///localhost:{servers[0].address.port}"
+        channel = open_inference_channel(target, outlives_engines=outlives_engines)
+        await stack.enter_async_context(channel)
+        yield Replicas(replicas, servers, channel)
+
+
+@asynccontextmanager
+async def serve_replica(
+    replica: Replica, authenticator: Authenticator | None = None
+) -> AsyncIterator[RpcServer]:
+    add = pb_grpc.add_InferenceServiceServicer_to_server
+    scripted: Any = ScriptedInference(replica.tokenize, replica.generate)  # type: ignore[arg-type]
+    server = RpcServer(
+        [
+            Service(add, scripted, SERVICE),
+            Service(
+                engine_rpc.add_EngineServiceServicer_to_server,
+                ScriptedEngine(replica),
+                "corral.inference.v1.EngineService",
+            ),
+            orca_service(replica.utilization),
+        ],
+        listen="127.0.0.1:0",
+        authenticator=authenticator or allow_all(),
+        registry=CollectorRegistry(),
+    )
+    await server.start()
+    server.set_serving(True)
+    try:
+        yield server
+    finally:
+        await server.drain(0)
