@@ -21,6 +21,8 @@ _log = logging.getLogger(__name__)
 PREFIX_KEY: Final = "x-prefix-key"
 """The metadata by which ring_hash, or a proxy, chooses the home of a generation."""
 _MAX_MOVES: Final = 2
+_MAX_ENGINES_DIED: Final = 2
+"""A call during which so many engines died may be why, and ends no other."""
 Start = Callable[..., Any]
 Metadata = Sequence[tuple[str, str]]
 
@@ -49,7 +51,7 @@ class MovableStream:
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._progress = GenerationProgress(request)
         self._ready: deque[Any] = deque()
-        self._num_moves = 0
+        self._num_moves = self._num_engines_died = 0
         self._loss: grpc.aio.AioRpcError | None = None
         """Of an answer whose rest no other replica has accepted yet."""
         self._is_cancelled = False
@@ -112,10 +114,11 @@ class MovableStream:
             return not self._progress.is_started and self._num_moves == 0
         if error.code() is not grpc.StatusCode.UNAVAILABLE:
             return False
-        if self._outlives_engines:
-            return True
         decoded = from_rpc_error(error)
-        return not (isinstance(decoded, EngineRestarting) and decoded.phase is not None)
+        if not isinstance(decoded, EngineRestarting) or decoded.phase is None:
+            return True
+        self._num_engines_died += 1
+        return self._outlives_engines and self._num_engines_died < _MAX_ENGINES_DIED
 
     def _remaining_s(self) -> float | None:
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())

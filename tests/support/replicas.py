@@ -32,8 +32,9 @@ class Replica:
     refuses_movable: DomainError | None = None
     """Raised for generations with x-may-move."""
     fails_with: DomainError | None = None
-    """Raised once, before token number `fails_at`."""
+    """Raised once, or, if it `keeps_failing`, always, before token number `fails_at`."""
     fails_at: int = 0
+    keeps_failing: bool = False
     load: float = 0.5
     digest: str = ""
     requests: list[pb.GenerateRequest] = field(default_factory=list)
@@ -56,7 +57,8 @@ class Replica:
         for message in self._messages(request, len(resumed)):
             at_token = int(message.delta.text or -1)
             if self.fails_with is not None and at_token >= self.fails_at:
-                error, self.fails_with = self.fails_with, None
+                error = self.fails_with
+                self.fails_with = error if self.keeps_failing else None
                 raise error
             yield message
 

@@ -183,6 +183,19 @@ async def test_the_services_that_count_deaths_of_engines_hear_of_them() -> None:
         assert text_of(await replicas.generate(pb.GenerateRequest(text=text))) == WHOLE
 
 
+async def test_a_call_that_two_engines_died_of_meets_no_third() -> None:
+    async with run_replicas(3) as replicas:
+        text = await prompt_at(replicas, 0)
+        for replica in replicas.replicas:
+            replica.fails_with, replica.fails_at = EngineRestarting(phase="running"), 3
+            replica.keeps_failing = True
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await replicas.generate(pb.GenerateRequest(text=text))
+
+        assert isinstance(from_rpc_error(failed.value), EngineRestarting)
+        assert sum(len(replica.requests) for replica in replicas.replicas) == 2
+
+
 @pytest.mark.parametrize(
     "error",
     [InternalError(request_id="r"), QueueFull(bound="requests", depth=2, limit=1)],
