@@ -3,7 +3,7 @@
 import { useState } from "preact/hooks";
 import { getAll } from "./api.js";
 import { model, models, presets, setSetting, settings } from "./chat_state.js";
-import { Field, html, useLoad } from "./ui.js";
+import { Field, hasRoom, html, useLoad } from "./ui.js";
 
 /** `[field, label, attributes]` of the number inputs. */
 const SAMPLING = [
@@ -21,7 +21,7 @@ const TOOLS_EXAMPLE = `[{"type": "function", "function": {"name": "get_weather",
 export function ChatSettings() {
   const values = settings.value;
   const input = name => event => setSetting(name, event.target.value);
-  return html`<details class="folded" open=${matchMedia("(min-width: 1000px)").matches}>
+  return html`<details class="folded" open=${hasRoom()}>
     <summary>Settings</summary>
     <div class="fields">
       <${Field} label="Model"><select value=${model.value?.id} onChange=${input("model")}>
@@ -61,7 +61,8 @@ function Presets() {
   };
   const choose = event => {
     setName(event.target.value);
-    if (Object.hasOwn(kept, event.target.value)) setSetting("system", kept[event.target.value]);
+    const isTyped = event.inputType && event.inputType !== "insertReplacementText"; // else chosen from the list
+    if (!isTyped && Object.hasOwn(kept, event.target.value)) setSetting("system", kept[event.target.value]);
   };
   return html`<div class="row presets"><input list="presets" aria-label="Preset" placeholder="Preset" value=${name} onInput=${choose} />
     <datalist id="presets">${Object.keys(kept).map(each => html`<option value=${each} />`)}</datalist>

@@ -81,6 +81,21 @@ export function useList(path, query = {}, limit = 50) {
   return { rows: data && pages.flatMap(page => page.data), error, hasMore: last?.has_more ?? false, more, reload };
 }
 
+/** Whether there is room for what is beside the chat; else it lies over the chat. */
+export const hasRoom = () => matchMedia("(min-width: 1001px)").matches; // as in app.css
+
+/** As a `ref`: the element has the focus when it appears. */
+export const focus = element => element?.focus();
+
+/** A handler of keys that cancels by Escape, which stops no answer then. */
+export function onEscape(cancel) {
+  return event => {
+    if (event.key !== "Escape") return;
+    event.preventDefault();
+    cancel();
+  };
+}
+
 /** Copy a text; browsers give a page without HTTPS only the old way. */
 export async function copyText(text) {
   if (navigator.clipboard) {

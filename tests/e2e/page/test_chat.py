@@ -30,6 +30,12 @@ TOOLS = [
     }
 ]
 
+CHOOSE = """(input, option) => {
+  input.value = option;
+  input.dispatchEvent(new Event("input", {bubbles: true}));
+}"""
+"""Choose from the list of an input, which has no popup in a browser without a window."""
+
 
 async def test_an_answer_streams_in(tab: Tab) -> None:
     """Its text grows on the screen while the server generates; then its token counts are shown."""
@@ -127,16 +133,20 @@ async def test_settings_are_sent_with_the_request(tab: Tab) -> None:
 
 
 async def test_a_preset_is_kept_and_chosen(tab: Tab) -> None:
-    """A system message under a name, also after a reload."""
+    """A system message under a name, also after a reload. Typing its name replaces nothing."""
     await open_chat(tab)
     await tab.page.get_by_label("System message").fill("Be brief.")
     await tab.page.get_by_label("Preset").fill("Brief")
     await tab.page.get_by_role("button", name="Keep").click()
     await tab.page.get_by_label("System message").fill("")
     await tab.page.reload()
-    await tab.page.get_by_label("Preset").fill("Brief")
+    await tab.page.get_by_label("Preset").evaluate(CHOOSE, "Brief")
 
     await expect(tab.page.get_by_label("System message")).to_have_value("Be brief.")
+    await tab.page.get_by_label("System message").fill("Be long.")
+    await tab.page.get_by_label("Preset").fill("")
+    await tab.page.get_by_label("Preset").press_sequentially("Brief")
+    await expect(tab.page.get_by_label("System message")).to_have_value("Be long.")
     await tab.page.get_by_role("button", name="Forget").click()
     await expect(tab.page.get_by_role("button", name="Forget")).to_be_disabled()
 
@@ -186,3 +196,17 @@ async def test_an_invalid_setting_is_reported_with_its_field(tab: Tab) -> None:
     await tab.page.get_by_label("Other fields").fill("{")
     await ask(tab, "Hello!")
     await expect(tab.page.get_by_role("alert")).to_contain_text("Other fields: not valid JSON")
+
+
+async def test_presets_of_two_tabs_are_all_kept(tab: Tab) -> None:
+    """Keeping one removes none that the other tab has kept meanwhile."""
+    await open_chat(tab)
+    other = Tab(await tab.page.context.new_page(), tab.url)
+    await open_chat(other)
+    for each, name in ((other, "Theirs"), (tab, "Ours")):
+        await each.page.get_by_label("Preset").fill(name)
+        await each.page.get_by_role("button", name="Keep").click()
+
+    await expect(tab.page.locator("datalist option")).to_have_count(2)
+    await tab.page.reload()
+    await expect(tab.page.locator("datalist option")).to_have_count(2)
