@@ -21,7 +21,7 @@ export function ChatView({ id }) {
   useEffect(() => { if (id) chat.openChat(id); }, [id]);
   useEffect(() => { setLimit(SHOWN); }, [opened]);
   useEffect(() => {
-    const stop = event => { if (event.key === "Escape" && !event.defaultPrevented) chat.stop(); };
+    const stop = event => { if (event.key === "Escape" && !event.defaultPrevented && !event.target.closest?.("dialog")) chat.stop(); };
     addEventListener("keydown", stop);
     return () => removeEventListener("keydown", stop);
   }, []);

@@ -39,8 +39,8 @@ export const model = computed(() => models.value?.find(each => each.id === setti
 export const running = signal(null);
 /** Whether the open chat is stored; it is with its first message, where the browser has room. */
 let isStored = false;
-/** The id of the chat that was asked for last. */
-let wanted = null;
+let asked = 0; // how often another chat was asked for
+let shown = 0; // which of these is shown: none that was asked for before comes after it
 
 restore().finally(() => effect(() => { writeItem("sessionStorage", CHAT_ITEM, { id: chat.value.id, draft: draft.value.text }); }));
 effect(() => { writeItem("localStorage", SETTINGS_ITEM, settings.value); });
@@ -80,16 +80,18 @@ function leave() {
 
 /** Open the chat that the tab had before it was reloaded. */
 async function restore() {
+  const number = ++asked;
   if (stored.answer) await store.updateChat(stored.answer.chat, {}, [stored.answer]);
-  if (stored.id && !wanted) await openChat(stored.id);
+  if (stored.id) await openChat(stored.id, number);
 }
 
 /** Show a stored chat. What another tab was generating when it was closed has stopped. */
-export async function openChat(id) {
-  wanted = id;
-  if (id === chat.value.id) return;
-  const found = await store.readChat(id).catch(() => null);
-  if (!found || wanted !== id) return;
+export async function openChat(id, number = ++asked) {
+  const isOpen = id === chat.value.id;
+  const found = isOpen || await store.readChat(id).catch(() => null);
+  if (!found || number < shown) return;
+  shown = number;
+  if (isOpen) return;
   stop();
   isStored = true;
   batch(() => {
@@ -143,7 +145,7 @@ export function startChat(title = "", texts = []) {
     made.push({ ...message, id: newId(), chat: next.id, parent: next.leaf, at: made.length });
     next.leaf = made.at(-1).id;
   }
-  wanted = next.id;
+  shown = ++asked;
   isStored = false;
   batch(() => { chat.value = next; nodes.value = made; });
   if (made.length) save(next.id, {}, made);
@@ -232,7 +234,7 @@ export async function generate() {
   const isShown = () => running.value?.controller === controller;
   const update = () => { frame = 0; if (isShown()) put(answer); };
   batch(() => { running.value = { controller, update }; show(answer); });
-  wanted = answer.chat;
+  shown = ++asked;
   const { title, leaf, changedAt } = chat.value;
   save(answer.chat, { title, leaf, changedAt }, [...before.slice(-1), answer]); // the last one with the outputs of its calls
   try {

@@ -73,11 +73,13 @@ function mathExtension(name, level, pattern, begin) {
 
 /** Show a text as Markdown. While it grows, only its last block is made again. */
 export function Markdown({ text }) {
-  const blocks = useMemo(() => marked.lexer(text), [text]);
-  const links = Object.keys(blocks.links).length; // a link's address may come after it
-  return html`<div class="markdown">${blocks.map((block, at) => block.type === "code"
-    ? html`<${Code} key=${at} block=${block} />`
-    : html`<${Block} key=${`${at} ${links}`} block=${block} />`)}</div>`;
+  return useMemo(() => {
+    const blocks = marked.lexer(text);
+    const links = Object.keys(blocks.links).length; // a link's address may come after it
+    return html`<div class="markdown">${blocks.map((block, at) => block.type === "code"
+      ? html`<${Code} key=${at} block=${block} />`
+      : html`<${Block} key=${`${at} ${links}`} block=${block} />`)}</div>`;
+  }, [text]);
 }
 
 function Block({ block }) {

@@ -144,3 +144,31 @@ async def test_a_hidden_tab_keeps_what_came_since_its_last_frame(tab: Tab) -> No
     assert kept is not None
     assert stored is not None
     assert len(kept) >= len(stored)
+
+
+async def test_the_address_of_a_deleted_chat_hides_no_other(tab: Tab) -> None:
+    """A reload shows the chat that was begun after it."""
+    await open_chat(tab)
+    await ask_and_wait(tab, CAPITAL)
+    await tab.page.get_by_role("link", name=CAPITAL).click()
+    tab.page.once("dialog", lambda dialog: dialog.accept())
+    await tab.page.get_by_role("button", name="Delete").click()
+    await expect(answers(tab)).to_have_count(0)
+    await ask_and_wait(tab, "What is the capital of Italy?")
+    await tab.page.reload()
+
+    await expect(answers(tab)).to_contain_text("Rome")
+
+
+async def test_escape_in_a_dialog_stops_no_answer(tab: Tab) -> None:
+    """It closes the dialog alone."""
+    await open_chat(tab)
+    await stream_story(tab)
+    await tab.page.get_by_role("button", name="Enter a key").click()
+    await tab.page.get_by_role("dialog").wait_for()
+    await tab.page.keyboard.press("Escape")
+    await expect(tab.page.get_by_role("dialog")).to_be_hidden()
+    await wait_for_growth(tab)
+
+    await tab.page.keyboard.press("Escape")
+    await expect(answers(tab)).to_contain_text("stopped")
