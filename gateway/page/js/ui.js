@@ -135,7 +135,10 @@ export function Action({ run, confirm, children, class: kind = "", ...rest }) {
   return html`<button type="button" class=${kind} aria-busy=${isBusy} disabled=${isBusy} onClick=${act} ...${rest}>${children}</button>`;
 }
 
-/** A form whose fields have names. `onSubmit` gets their values; a failure is shown in the form. */
+/**
+ * A form whose fields have names. `onSubmit` gets their values; a failure is shown in the form. Then
+ * they have their default values again; what was chosen from a list stays.
+ */
 export function Form({ onSubmit, submit, children, label }) {
   const [error, setError] = useState(null);
   const [isBusy, setBusy] = useState(false);
@@ -146,7 +149,9 @@ export function Form({ onSubmit, submit, children, label }) {
     setError(null);
     try {
       await onSubmit(Object.fromEntries(new FormData(form)));
+      const chosen = [...form.querySelectorAll("select")].map(list => [list, list.value]);
       form.reset();
+      for (const [list, value] of chosen) list.value = value;
     } catch (problem) {
       setError(problem);
     }
