@@ -14,14 +14,18 @@ addEventListener("fetch", event => {
 
 /** The file of the server, or the kept one. */
 async function read(request) {
-  const cache = await caches.open(CACHE);
   try {
     const response = await fetch(request);
-    if (response.ok) await cache.put(request, response.clone());
+    if (response.ok) keep(request, response.clone()).catch(() => {}); // the storage is full
     return response;
   } catch (error) {
-    const kept = await cache.match(request, { ignoreSearch: true });
+    const kept = await caches.match(request, { cacheName: CACHE, ignoreSearch: true });
     if (kept) return kept;
     throw error;
   }
+}
+
+async function keep(request, response) {
+  const cache = await caches.open(CACHE);
+  await cache.put(request, response);
 }

@@ -25,3 +25,10 @@ async def ask_and_wait(tab: Tab, text: str) -> None:
     """Send a message and wait until the answer is whole."""
     await ask(tab, text)
     await expect(answers(tab).last.get_by_role("button", name="Regenerate")).to_be_visible()
+
+
+async def keep_preset(tab: Tab, name: str) -> None:
+    """Keep the system message under a name, which the page asks for."""
+    tab.page.once("dialog", lambda dialog: dialog.accept(name))
+    await tab.page.get_by_role("button", name="Keep").click()
+    await expect(tab.page.get_by_label("Preset")).to_have_value(name)

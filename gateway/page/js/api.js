@@ -1,12 +1,13 @@
 /** HTTP calls to the gateway that served the page. The API key stays in the tab's session. */
 
 import { signal } from "@preact/signals";
+import { readItem, writeItem } from "./browser_storage.js";
 
 const BASE = new URL("..", document.baseURI);
 const KEY_ITEM = "corral.key";
 
 /** The API key; empty for none. */
-export const apiKey = signal(sessionStorage.getItem(KEY_ITEM) ?? "");
+export const apiKey = signal(readItem("sessionStorage", KEY_ITEM) ?? "");
 /** Why the server asked for another key; null while it has not. */
 export const keyProblem = signal(null);
 
@@ -14,7 +15,7 @@ export const keyProblem = signal(null);
 export function setKey(key) {
   const [odd] = /[^\x21-\x7e]/u.exec(key) ?? [];
   if (odd) throw new Error(`"${odd}" is in no API key.`);
-  sessionStorage.setItem(KEY_ITEM, key);
+  writeItem("sessionStorage", KEY_ITEM, key);
   apiKey.value = key;
   keyProblem.value = null;
 }

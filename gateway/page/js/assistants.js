@@ -48,15 +48,17 @@ function Assistant({ id }) {
 function Fields({ assistant }) {
   const stores = useLoad(() => getAll("v1/vector_stores"), []);
   const chosen = assistant?.tool_resources?.file_search?.vector_store_ids ?? [];
+  const listed = stores.data ?? [];
+  const offered = [...listed, ...chosen.filter(id => !listed.some(store => store.id === id)).map(id => ({ id }))];
   const tools = assistant?.tools.length ? JSON.stringify(assistant.tools, null, 2) : "";
-  return html`<${Field} label="Name" name="name" maxlength="256" required value=${assistant?.name} />
-    <${Field} label="Description" name="description" maxlength="512" value=${assistant?.description} />
+  return html`<${Field} label="Name" name="name" maxlength="256" required defaultValue=${assistant?.name} />
+    <${Field} label="Description" name="description" maxlength="512" defaultValue=${assistant?.description} />
     <${ModelField} value=${assistant?.model} />
     <${Field} label="Instructions"><textarea name="instructions" rows="3">${assistant?.instructions}</textarea><//>
-    <${Field} label="Temperature" name="temperature" type="number" min="0" max="2" step="0.1" value=${assistant?.temperature} />
+    <${Field} label="Temperature" name="temperature" type="number" min="0" max="2" step="any" defaultValue=${assistant?.temperature} />
     <${Field} label="Tools" hint="A JSON array, as in the API's field tools"><textarea class="code" name="tools" rows="3">${tools}</textarea><//>
-    ${stores.data?.length > 0 && html`<fieldset class="choices"><legend>Vector stores that it searches</legend>
-      ${stores.data.map(({ id, name }) => html`<label key=${id}><input type="checkbox" name=${STORE + id} checked=${chosen.includes(id)} /> ${name || id}</label>`)}</fieldset>`}`;
+    ${offered.length > 0 && html`<fieldset class="choices"><legend>Vector stores that it searches</legend>
+      ${offered.map(({ id, name }) => html`<label key=${id}><input type="checkbox" name=${STORE + id} defaultChecked=${chosen.includes(id)} /> ${name || id}</label>`)}</fieldset>`}`;
 }
 
 /** The body of a request from the values of a form. Stores are searched with the tool for it. */

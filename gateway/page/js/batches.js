@@ -20,7 +20,7 @@ export function BatchesView() {
       <${Form} label="New batch" submit="Start" onSubmit=${create}>
         <${Field} label="File" name="file" type="file" accept=".jsonl" required hint="One request per line, as in OpenAI's API" />
         <${Field} label="Endpoint"><select name="endpoint">${ENDPOINTS.map(each => html`<option>${each}</option>`)}</select><//>
-        <${Field} label="Window in hours" name="hours" type="number" min="1" max="168" value="24" required /><//></details>
+        <${Field} label="Window in hours" name="hours" type="number" min="1" max="168" defaultValue="24" required /><//></details>
     <${Table} caption="Batches" ...${list} columns=${[
       ["Batch", row => html`<code>${row.id}</code><br /><small>${row.endpoint}</small>`],
       ["Status", row => html`<${Status} value=${row.status} />${row.errors?.data.map(each => html`<p class="error">${each.line ? `Line ${each.line}: ` : ""}${each.message}</p>`)}`],

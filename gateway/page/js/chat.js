@@ -7,7 +7,7 @@ import { ChatSettings } from "./chat_settings.js";
 import * as chat from "./chat_state.js";
 import { Markdown } from "./markdown.js";
 import { Transcript } from "./transcript.js";
-import { Action, copyText, ErrorBox, html, notify } from "./ui.js";
+import { Action, copyText, ErrorBox, focus, html, notify, onEscape } from "./ui.js";
 
 const SHOWN = 40; // messages that are shown at first, and more each time
 const IS_TOUCH = matchMedia("(pointer: coarse)").matches; // where Enter is a new line, as on phones
@@ -21,7 +21,7 @@ export function ChatView({ id }) {
   useEffect(() => { if (id) chat.openChat(id); }, [id]);
   useEffect(() => { setLimit(SHOWN); }, [opened]);
   useEffect(() => {
-    const stop = event => { if (event.key === "Escape" && !event.defaultPrevented) chat.stop(); };
+    const stop = event => { if (event.key === "Escape" && !event.defaultPrevented && !event.target.closest?.("dialog")) chat.stop(); };
     addEventListener("keydown", stop);
     return () => removeEventListener("keydown", stop);
   }, []);
@@ -29,7 +29,7 @@ export function ChatView({ id }) {
   const last = messages.at(-1);
   return html`<div class="chat">
     <section class="talk" aria-label="Chat">
-      <${Transcript} key=${opened} label="Messages" aria-busy=${isRunning} first=${shown[0]?.id}
+      <${Transcript} key=${opened} label="Messages" isBusy=${isRunning} first=${shown[0]?.id}
           hasOlder=${shown.length < messages.length} loadOlder=${async () => setLimit(limit + SHOWN)}>
         <${ErrorBox} error=${chat.modelsError.value} />
         ${!messages.length && html`<p class="muted hello">Ask ${chat.model.value?.id ?? "the model"} something.</p>`}
@@ -60,16 +60,11 @@ function UserMessage({ message }) {
     setEditing(false);
     chat.send(new FormData(event.currentTarget).get("text"), message.attachments, message.parent);
   };
-  const onKey = event => {
-    if (event.key !== "Escape") return;
-    event.preventDefault(); // it stops no answer
-    setEditing(false);
-  };
   return html`<article class="message user" aria-label="You">
     <${Attachments} items=${message.attachments} />
     ${isEditing
-      ? html`<form class="fields" onSubmit=${edit} onKeyDown=${onKey}>
-          <textarea name="text" aria-label="Edit the message" rows="3" ref=${box => box?.focus()} required>${message.text}</textarea>
+      ? html`<form class="fields" onSubmit=${edit} onKeyDown=${onEscape(() => setEditing(false))}>
+          <textarea name="text" aria-label="Edit the message" rows="3" ref=${focus} required>${message.text}</textarea>
           <div class="row"><button class="primary">Send again</button>
             <button type="button" onClick=${() => setEditing(false)}>Cancel</button></div></form>`
       : html`<p class="text">${message.text}</p>
@@ -95,7 +90,7 @@ function ModelMessage({ message, isLast }) {
     ${message.text && html`<${Markdown} text=${message.text} />`}
     ${isRunning && html`<span class="cursor" role="img" aria-label="Generating"></span>`}
     ${message.calls.length > 0 && html`<${ToolCalls} message=${message} isLast=${isLast && !isRunning} />`}
-    ${message.error && html`<${ErrorBox} error=${message.error && { message: message.error }} />`}
+    ${message.error && html`<${ErrorBox} error=${{ message: message.error }} />`}
     ${!isRunning && html`<div class="tools"><${Versions} message=${message} />
       <button class="plain" onClick=${() => chat.regenerate(message)}>Regenerate</button>
       ${message.text && html`<${Action} class="plain" run=${() => copyText(message.text)}>Copy<//>`}

@@ -3,7 +3,7 @@
 import { useState } from "preact/hooks";
 import { getAll } from "./api.js";
 import { model, models, presets, setSetting, settings } from "./chat_state.js";
-import { Field, html, useLoad } from "./ui.js";
+import { ErrorBox, Field, hasRoom, html, useLoad } from "./ui.js";
 
 /** `[field, label, attributes]` of the number inputs. */
 const SAMPLING = [
@@ -21,7 +21,7 @@ const TOOLS_EXAMPLE = `[{"type": "function", "function": {"name": "get_weather",
 export function ChatSettings() {
   const values = settings.value;
   const input = name => event => setSetting(name, event.target.value);
-  return html`<details class="folded" open=${matchMedia("(min-width: 1000px)").matches}>
+  return html`<details class="folded" open=${hasRoom()}>
     <summary>Settings</summary>
     <div class="fields">
       <${Field} label="Model"><select value=${model.value?.id} onChange=${input("model")}>
@@ -40,10 +40,16 @@ export function ChatSettings() {
   </details>`;
 }
 
-/** The vector store that the server searches by itself; absent while there is none. */
+/** The vector store that the server searches by itself. They are listed when somebody looks. */
 function StoreField({ value, onChange }) {
-  const { data } = useLoad(() => getAll("v1/vector_stores"), []);
-  if (!data?.length && !value) return null;
+  const [isOpen, setOpen] = useState(value !== "");
+  return html`<details open=${isOpen} onToggle=${event => setOpen(event.currentTarget.open)}><summary>Search by the server</summary>
+    ${isOpen && html`<${StoreChoice} value=${value} onChange=${onChange} />`}</details>`;
+}
+
+function StoreChoice({ value, onChange }) {
+  const { data, error } = useLoad(() => getAll("v1/vector_stores"), []);
+  if (error) return html`<${ErrorBox} error=${error} />`;
   return html`<${Field} label="Search in" hint="The model searches this vector store by itself"><select value=${value} onChange=${onChange}>
     <option value="">nothing</option>
     ${data?.map(each => html`<option value=${each.id}>${each.name || each.id}</option>`)}</select><//>`;
@@ -51,22 +57,27 @@ function StoreField({ value, onChange }) {
 
 /** System messages that are kept under names. */
 function Presets() {
-  const [name, setName] = useState("");
+  const [chosen, setChosen] = useState("");
   const kept = presets.value;
-  const isKept = Object.hasOwn(kept, name);
-  const save = () => { presets.value = { ...kept, [name]: settings.value.system }; };
-  const remove = () => {
-    const { [name]: _, ...rest } = kept;
+  const choose = ({ target: { value: name } }) => {
+    setChosen(name);
+    if (name) setSetting("system", kept[name]);
+  };
+  const keep = () => {
+    const name = window.prompt("Name of the preset", chosen)?.trim();
+    if (!name) return;
+    presets.value = { ...kept, [name]: settings.value.system };
+    setChosen(name);
+  };
+  const forget = () => {
+    const { [chosen]: _, ...rest } = kept;
     presets.value = rest;
+    setChosen("");
   };
-  const choose = event => {
-    setName(event.target.value);
-    if (Object.hasOwn(kept, event.target.value)) setSetting("system", kept[event.target.value]);
-  };
-  return html`<div class="row presets"><input list="presets" aria-label="Preset" placeholder="Preset" value=${name} onInput=${choose} />
-    <datalist id="presets">${Object.keys(kept).map(each => html`<option value=${each} />`)}</datalist>
-    <button type="button" disabled=${!name.trim()} onClick=${save}>Keep</button>
-    <button type="button" disabled=${!isKept} onClick=${remove}>Forget</button></div>`;
+  return html`<div class="row presets"><select aria-label="Preset" value=${chosen} onChange=${choose}>
+      <option value="">No preset</option>${Object.keys(kept).map(each => html`<option value=${each}>${each}</option>`)}</select>
+    <button type="button" onClick=${keep}>Keep</button>
+    <button type="button" disabled=${!chosen} onClick=${forget}>Forget</button></div>`;
 }
 
 function describe({ state, max_model_len: context, input_modalities: modalities }) {

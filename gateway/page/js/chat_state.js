@@ -2,6 +2,7 @@
 
 import { batch, computed, effect, signal } from "@preact/signals";
 import { get, streamEvents } from "./api.js";
+import { readItem, writeItem } from "./browser_storage.js";
 import { makeRequest, NUMBERS } from "./chat_request.js";
 import * as store from "./chat_store.js";
 
@@ -10,7 +11,7 @@ const SETTINGS_ITEM = "corral.chat.settings";
 const PRESETS_ITEM = "corral.chat.presets";
 const SAVE_INTERVAL_MS = 1000;
 const DEFAULTS = { model: "", system: "", effort: "", tools: "", schema: "", search: "", extra: "", ...Object.fromEntries(NUMBERS.map(name => [name, ""])) };
-const stored = readJson(sessionStorage, CHAT_ITEM);
+const stored = readItem("sessionStorage", CHAT_ITEM) ?? {};
 
 /** The open chat: `{id, title, isPinned, changedAt, leaf}`; stored with its first message. `leaf` is the last message. */
 export const chat = signal(newChat());
@@ -27,22 +28,26 @@ export const messages = computed(() => pathTo(chat.value.leaf, nodes.value));
 const children = computed(() => Map.groupBy(nodes.value, node => node.parent));
 /** What is typed, and attached: `{text, attachments}`. */
 export const draft = signal({ text: stored.draft ?? "", attachments: [] });
-export const settings = signal({ ...DEFAULTS, ...readJson(localStorage, SETTINGS_ITEM) });
+export const settings = signal({ ...DEFAULTS, ...readItem("localStorage", SETTINGS_ITEM) });
 /** System messages by name. */
-export const presets = signal(readJson(localStorage, PRESETS_ITEM));
+export const presets = signal(readItem("localStorage", PRESETS_ITEM) ?? {});
 export const models = signal(null);
 export const modelsError = signal(null);
 /** The model of the next request. */
 export const model = computed(() => models.value?.find(each => each.id === settings.value.model) ?? models.value?.[0]);
-/** The AbortController of the running request, or null. */
+/** The running request, `{controller, update}`, or null. `update` shows what has come since the last frame. */
 export const running = signal(null);
+/** Whether the open chat is stored; it is with its first message, where the browser has room. */
+let isStored = false;
+let asked = 0; // how often another chat was asked for
+let shown = 0; // which of these is shown: none that was asked for before comes after it
 
-effect(() => { writeJson(sessionStorage, CHAT_ITEM, { id: chat.value.id, draft: draft.value.text }); });
-effect(() => { writeJson(localStorage, SETTINGS_ITEM, settings.value); });
-effect(() => { writeJson(localStorage, PRESETS_ITEM, presets.value); });
+restore().finally(() => effect(() => { writeItem("sessionStorage", CHAT_ITEM, { id: chat.value.id, draft: draft.value.text }); }));
+effect(() => { writeItem("localStorage", SETTINGS_ITEM, settings.value); });
+effect(() => { writeItem("localStorage", PRESETS_ITEM, presets.value); });
 store.watchChats(id => { if (id === chat.value.id) readAgain(); });
 addEventListener("pagehide", leave);
-if (stored.id) restore();
+addEventListener("storage", ({ key }) => { if (key === PRESETS_ITEM) presets.value = readItem("localStorage", PRESETS_ITEM) ?? {}; });
 
 function newId() {
   return `${Date.now()}-${Math.random()}`; // crypto.randomUUID needs HTTPS
@@ -50,22 +55,6 @@ function newId() {
 
 function newChat() {
   return { id: newId(), title: "", isPinned: false, changedAt: Date.now(), leaf: null };
-}
-
-function readJson(storage, name) {
-  try {
-    return JSON.parse(storage.getItem(name)) ?? {};
-  } catch {
-    return {};
-  }
-}
-
-function writeJson(storage, name, value) {
-  try {
-    storage.setItem(name, JSON.stringify(value));
-  } catch {
-    // It is full or switched off, and forgotten at the next reload.
-  }
 }
 
 /** Read the list of models; a failure is in `modelsError`. */
@@ -82,25 +71,29 @@ export const setSetting = (name, value) => { settings.value = { ...settings.valu
 
 /** Keep what is generated when the page is left: nothing but the session's storage is written in time. */
 function leave() {
-  const last = messages.value.at(-1);
   if (!running.value) return;
-  writeJson(sessionStorage, CHAT_ITEM, { id: chat.value.id, draft: draft.value.text, chat: chat.value, answer: { ...last, state: "stopped" } });
+  running.value.update(); // a hidden tab has no frames
+  const answer = { ...messages.value.at(-1), state: "stopped" };
+  writeItem("sessionStorage", CHAT_ITEM, { id: chat.value.id, draft: draft.value.text, answer });
   stop();
 }
 
 /** Open the chat that the tab had before it was reloaded. */
 async function restore() {
-  const { id } = chat.value;
-  if (stored.answer) await store.saveMessages(stored.chat, [stored.answer]);
-  if (chat.value.id === id) await openChat(stored.id);
+  const number = ++asked;
+  if (stored.answer) await store.updateChat(stored.answer.chat, {}, [stored.answer]);
+  if (stored.id) await openChat(stored.id, number);
 }
 
 /** Show a stored chat. What another tab was generating when it was closed has stopped. */
-export async function openChat(id) {
-  const before = chat.value.id;
-  const found = await store.readChat(id).catch(() => null);
-  if (!found || chat.value.id !== before) return;
+export async function openChat(id, number = ++asked) {
+  const isOpen = id === chat.value.id;
+  const found = isOpen || await store.readChat(id).catch(() => null);
+  if (!found || number < shown) return;
+  shown = number;
+  if (isOpen) return;
   stop();
+  isStored = true;
   batch(() => {
     chat.value = found.chat;
     nodes.value = found.nodes.map(node => node.state === "running" ? { ...node, state: "stopped" } : node);
@@ -110,19 +103,29 @@ export async function openChat(id) {
 /** Show what another tab has changed in the open chat: the branch that is shown goes on. */
 async function readAgain() {
   const { id } = chat.value;
-  const found = await store.readChat(id).catch(() => null);
-  if (chat.value.id !== id || running.value) return;
+  const found = await store.readChat(id).catch(() => undefined);
+  if (found === undefined || chat.value.id !== id) return;
   if (!found) {
     startChat(); // it was deleted
     return;
   }
   const { leaf } = chat.value;
-  const path = pathTo(found.chat.leaf, found.nodes);
-  const isGone = !found.nodes.some(node => node.id === leaf);
+  const own = new Map(nodes.value.map(node => [node.id, node]));
+  const all = found.nodes.map(node => running.value && node.id === leaf ? own.get(leaf) : node);
+  for (const node of found.nodes) own.delete(node.id);
+  all.push(...own.values()); // not stored yet, or for want of room
+  const isNewer = !running.value && pathTo(found.chat.leaf, all).some(node => node.id === leaf);
   batch(() => {
-    nodes.value = found.nodes;
-    chat.value = isGone || path.some(node => node.id === leaf) ? found.chat : { ...found.chat, leaf };
+    nodes.value = all;
+    chat.value = isNewer ? found.chat : { ...found.chat, leaf };
   });
+}
+
+/** Store messages of a chat that are new or changed; of the open one also those that had no room before. */
+async function save(id, changes, changed) {
+  const isNew = id === chat.value.id && !isStored;
+  const isKept = await (isNew ? store.addChat(chat.value, nodes.value) : store.updateChat(id, changes, changed));
+  if (id === chat.value.id) isStored = isKept;
 }
 
 /** The messages from the first one to `leaf`. */
@@ -142,15 +145,16 @@ export function startChat(title = "", texts = []) {
     made.push({ ...message, id: newId(), chat: next.id, parent: next.leaf, at: made.length });
     next.leaf = made.at(-1).id;
   }
+  shown = ++asked;
+  isStored = false;
   batch(() => { chat.value = next; nodes.value = made; });
-  if (made.length) store.saveMessages(next, made);
+  if (made.length) save(next.id, {}, made);
 }
 
 /** Change the title of a chat, or whether it is pinned. */
 export async function changeChat(changed, changes) {
-  const next = { ...changed, ...changes };
   if (changed.id === chat.value.id) chat.value = { ...chat.value, ...changes };
-  await store.saveChat(next);
+  await store.updateChat(changed.id, changes);
 }
 
 export async function deleteChat({ id }) {
@@ -180,7 +184,7 @@ function newMessage(role, parent) {
 /** Send a message of the user after the message `parent`, and answer it. */
 export function send(text, attachments, parent = chat.value.leaf) {
   const message = { ...newMessage("user", parent), text, attachments };
-  if (!chat.value.title) chat.value = { ...chat.value, title: text.slice(0, 80) || attachments[0]?.name || "" };
+  if (!chat.value.title) chat.value = { ...chat.value, title: [...text].slice(0, 80).join("") || attachments[0]?.name || "" };
   show(message);
   return generate();
 }
@@ -204,7 +208,7 @@ export function showVersion(message, at) {
   let leaf = children.value.get(message.parent)[at];
   for (let next = leaf; next; next = children.value.get(leaf.id)?.at(-1)) leaf = next;
   chat.value = { ...chat.value, leaf: leaf.id };
-  store.saveChat(chat.value);
+  save(chat.value.id, { leaf: leaf.id }, []);
 }
 
 /** Set the output of a tool call of a message. */
@@ -214,7 +218,7 @@ export function setOutput(message, callId, output) {
 }
 
 export function stop() {
-  running.value?.abort();
+  running.value?.controller.abort();
   running.value = null;
 }
 
@@ -227,11 +231,12 @@ export async function generate() {
   let frame = 0;
   const startedAt = performance.now();
   let savedAt = startedAt;
-  const isShown = () => running.value === controller;
+  const isShown = () => running.value?.controller === controller;
   const update = () => { frame = 0; if (isShown()) put(answer); };
-  batch(() => { running.value = controller; show(answer); });
-  const kept = chat.value;
-  store.saveMessages(kept, [...before.slice(-1), answer]); // the last one with the outputs of its calls
+  batch(() => { running.value = { controller, update }; show(answer); });
+  shown = ++asked;
+  const { title, leaf, changedAt } = chat.value;
+  save(answer.chat, { title, leaf, changedAt }, [...before.slice(-1), answer]); // the last one with the outputs of its calls
   try {
     if (!models.value) await loadModels(); // a message sent at once must name a model too
     const { path, body, add } = makeRequest(model.value?.id, settings.value, before);
@@ -241,7 +246,7 @@ export async function generate() {
       frame ||= requestAnimationFrame(update);
       if (performance.now() - savedAt < SAVE_INTERVAL_MS) continue;
       savedAt = performance.now();
-      store.saveMessages(kept, [answer]);
+      save(answer.chat, {}, [answer]);
     }
     answer = { ...answer, state: "done" };
   } catch (problem) {
@@ -252,5 +257,5 @@ export async function generate() {
     if (chat.value.id === answer.chat) put(answer);
     if (isShown()) running.value = null;
   });
-  store.saveMessages(chat.value.id === kept.id ? chat.value : kept, [answer]);
+  save(answer.chat, {}, [answer]);
 }

@@ -23,7 +23,10 @@ function openDatabase() {
       request.result.createObjectStore(CHATS, { keyPath: "id" });
       request.result.createObjectStore(MESSAGES, { keyPath: "id" }).createIndex(CHAT, CHAT);
     };
-    request.onsuccess = () => resolve(request.result);
+    request.onsuccess = () => {
+      request.result.onclose = () => { opening = null; }; // the user has cleared the browser's data
+      resolve(request.result);
+    };
     request.onerror = () => reject(request.error);
   });
   return opening;
@@ -35,30 +38,38 @@ async function transact(mode, use) {
   const request = use(transaction.objectStore(CHATS), transaction.objectStore(MESSAGES));
   return new Promise((resolve, reject) => {
     transaction.oncomplete = () => resolve(request?.result);
-    transaction.onerror = transaction.onabort = () => reject(transaction.error);
+    transaction.onabort = () => reject(transaction.error);
   });
 }
 
-/** Write, tell other tabs, and tell the user once why the browser does not keep it. */
+/** Write, and tell other tabs; returns whether the browser keeps it, and tells the user once why not. */
 async function write(chatId, use) {
   try {
     await transact("readwrite", use);
     others.postMessage(chatId);
     isTold = false;
+    return true;
   } catch (error) {
     const isFull = error?.name === "QuotaExceededError";
     if (!isTold) notify(`This chat is not kept: ${isFull ? "the browser's storage is full. Delete chats, or files in them." : error?.message}`, true);
     isTold = true;
+    return false;
   }
 }
 
-/** Store a chat, `{id, title, isPinned, changedAt, leaf}`. */
-export const saveChat = chat => write(chat.id, chats => { chats.put(chat); });
-
-/** Store a chat with some of its messages. */
-export const saveMessages = (chat, nodes) => write(chat.id, (chats, messages) => {
+/** Store a new chat, `{id, title, isPinned, changedAt, leaf}`, with its messages. */
+export const addChat = (chat, nodes) => write(chat.id, (chats, messages) => {
   chats.put(chat);
   for (const node of nodes) messages.put(node);
+});
+
+/** Change fields of a stored chat, and store some of its messages. One that was deleted stays deleted. */
+export const updateChat = (id, changes, nodes = []) => write(id, (chats, messages) => {
+  chats.get(id).onsuccess = ({ target: { result: chat } }) => {
+    if (!chat) return;
+    chats.put({ ...chat, ...changes });
+    for (const node of nodes) messages.put(node);
+  };
 });
 
 export const deleteChat = id => write(id, (chats, messages) => {

@@ -15,7 +15,8 @@ export function ConversationsView({ id }) {
 function ConversationList() {
   const list = useList("v1/conversations");
   const create = async ({ title, file }) => {
-    const items = file.size ? parseJson(await file.text(), "File") : [];
+    const items = file.size ? parseJson(await file.text(), "Items") : [];
+    if (!Array.isArray(items)) throw new Error("Items: not a JSON array");
     location.hash = `#/conversations/${await storeItems(items, title)}`;
   };
   return html`<details class="panel"><summary>New conversation</summary>
@@ -59,7 +60,7 @@ function Conversation({ id }) {
       <${Action} run=${async () => openInChat(title, await getAll(`${path}/items`))}>Open a copy in the chat<//>
       <${Action} run=${async () => saveFile(`${id}.json`, JSON.stringify(await getAll(`${path}/items`), null, 2))}>Save as JSON<//>
       <${Action} run=${async () => saveFile(`${id}.md`, toMarkdown(fromItems(await getAll(`${path}/items`))))}>Save as Markdown<//></div>
-    ${shown.length > 0 && html`<${ItemLog} items=${shown} label="Items" aria-busy=${live !== null} hasOlder=${items.hasMore} loadOlder=${items.more} />`}
+    ${shown.length > 0 && html`<${ItemLog} items=${shown} label="Items" isBusy=${live !== null} hasOlder=${items.hasMore} loadOlder=${items.more} />`}
     ${!shown.length && html`<p class="muted">It has no items yet.</p>`}
     <div class="card narrow"><${Form} label="Continue" submit="Send" onSubmit=${send}>
       <${Field} label="Message"><textarea name="text" rows="2" required /><//><${ModelField} /><//></div>`;

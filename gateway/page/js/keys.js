@@ -61,7 +61,7 @@ export function KeysView() {
     ${rotated && html`<section class="card" aria-label="New secret">
       <${Form} key=${rotated.id} label=${`New secret for ${rotated.name}`} submit="Rotate" onSubmit=${rotate}>
         <h2>New secret for ${rotated.name}</h2>
-        <${Field} label="Hours that the present secret stays valid" name="hours" type="number" min="0" max="2160" value="24" required />
+        <${Field} label="Hours that the present secret stays valid" name="hours" type="number" min="0" max="2160" defaultValue="24" required />
         <${Field} label="Days until the key expires" name="days" type="number" min="1" hint="Empty: as before" />
         <div><button type="button" onClick=${() => setRotated(null)}>Cancel</button></div><//></section>`}
     ${secret && html`<section class="card secret" role="status" aria-label="New key">

@@ -27,7 +27,7 @@ const marked = new Marked({
     image: ({ href, text }) => `<a href="${escape(href)}">${escape(text || href)}</a>`,
   },
   extensions: [
-    mathExtension("displayed", "block", /^ {0,3}(?:\$\$([^$]+?)\$\$|\\\[([^]+?)\\\])\s*?(?:\n|$)/, /\$\$|\\\[/),
+    mathExtension("displayed", "block", /^ {0,3}(?:\$\$([^$]+?)\$\$|\\\[([^]+?)\\\])\s*?(?:\n|$)/, /\n(?:[ \t]*\n| {0,3}(?:\$\$|\\\[))/),
     mathExtension("formula", "inline", /^(?:\$(?![\s$])((?:[^$\\\n]|\\.)+?)(?<!\s)\$(?!\d)|\\\(([^\n]+?)\\\))/, /\$|\\\(/),
   ],
 });
@@ -37,6 +37,8 @@ const ALLOWED = {
   FORBID_ATTR: ["style", "class", "id", "name"],
   RETURN_TRUSTED_TYPE: true,
 };
+const GROWING_LIMIT = 5000; // characters of code that are highlighted while it grows
+const CODE_LIMIT = 100_000; // and once its block has ended; this takes half a second
 const ALLOWED_IN_CODE = { ALLOWED_TAGS: ["span"], ALLOWED_ATTR: ["class"], RETURN_TRUSTED_TYPE: true };
 
 DOMPurify.addHook("afterSanitizeAttributes", node => {
@@ -47,7 +49,10 @@ DOMPurify.addHook("afterSanitizeAttributes", node => {
   if (node.tagName === "PRE" || node.tagName === "TABLE") node.setAttribute("tabindex", "0"); // they scroll
 });
 
-/** LaTeX between dollars, as in GitHub's Markdown, or brackets with backslashes. Shown as MathML. */
+/**
+ * LaTeX between dollars, as in GitHub's Markdown, or brackets with backslashes. Shown as MathML.
+ * `begin` finds where one may begin in a paragraph, or the end of the paragraph.
+ */
 function mathExtension(name, level, pattern, begin) {
   return {
     name,
@@ -68,11 +73,13 @@ function mathExtension(name, level, pattern, begin) {
 
 /** Show a text as Markdown. While it grows, only its last block is made again. */
 export function Markdown({ text }) {
-  const blocks = useMemo(() => marked.lexer(text), [text]);
-  const links = Object.keys(blocks.links).length; // a link's address may come after it
-  return html`<div class="markdown">${blocks.map((block, at) => block.type === "code"
-    ? html`<${Code} key=${at} block=${block} />`
-    : html`<${Block} key=${`${at} ${links}`} block=${block} />`)}</div>`;
+  return useMemo(() => {
+    const blocks = marked.lexer(text);
+    const links = Object.keys(blocks.links).length; // a link's address may come after it
+    return html`<div class="markdown">${blocks.map((block, at) => block.type === "code"
+      ? html`<${Code} key=${at} block=${block} />`
+      : html`<${Block} key=${`${at} ${links}`} block=${block} />`)}</div>`;
+  }, [text]);
 }
 
 function Block({ block }) {
@@ -88,8 +95,10 @@ function containsMath(block) {
   return isFound;
 }
 
-function Code({ block: { text, lang } }) {
-  const highlighter = lang ? highlighterLibrary() : null;
+function Code({ block: { text, lang, raw } }) {
+  const hasEnded = /\n {0,3}(`{3,}|~{3,})\s*$/.test(raw);
+  const isHighlighted = lang && text.length < (hasEnded ? CODE_LIMIT : GROWING_LIMIT);
+  const highlighter = isHighlighted ? highlighterLibrary() : null;
   const content = useMemo(() => {
     if (!highlighter?.getLanguage(lang)) return null;
     return DOMPurify.sanitize(highlighter.highlight(text, { language: lang, ignoreIllegals: true }).value, ALLOWED_IN_CODE);

@@ -6,6 +6,8 @@ import { Field, html } from "./ui.js";
 
 export function ModelField({ name = "model", label = "Model", value }) {
   useEffect(() => { if (!models.value) loadModels(); }, []);
+  const ids = (models.value ?? []).map(each => each.id);
+  if (value && !ids.includes(value)) ids.unshift(value); // it is not there now
   return html`<${Field} label=${label}><select name=${name} required>
-    ${(models.value ?? []).map(each => html`<option value=${each.id} selected=${each.id === value}>${each.id}</option>`)}</select><//>`;
+    ${ids.map(id => html`<option value=${id} defaultSelected=${id === value}>${id}</option>`)}</select><//>`;
 }

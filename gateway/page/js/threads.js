@@ -61,7 +61,7 @@ function Thread({ id }) {
     <div class="row"><h2><code>${id}</code></h2>
       <${Action} run=${async () => saveFile(`${id}.json`, JSON.stringify(await getAll(`${path}/messages`), null, 2))}>Save as JSON<//>
       <${Action} run=${async () => saveFile(`${id}.md`, toMarkdown((await getAll(`${path}/messages`)).map(fromMessage)))}>Save as Markdown<//></div>
-    ${(shown?.length || live) && html`<div class="items"><${Transcript} label="Messages" aria-busy=${live?.isRunning ?? false} first=${shown?.[0]?.id} hasOlder=${messages.hasMore} loadOlder=${messages.more}>
+    ${(shown?.length || live) && html`<div class="items"><${Transcript} label="Messages" isBusy=${live?.isRunning ?? false} first=${shown?.[0]?.id} hasOlder=${messages.hasMore} loadOlder=${messages.more}>
       ${shown?.map(message => html`<${Message} key=${message.id} message=${message} />`)}
       ${Object.entries(live?.texts ?? {}).map(([key, text]) => html`<article key=${key} class="message model" aria-label="Model"><${Markdown} text=${text} /></article>`)}
     <//></div>`}

@@ -81,6 +81,21 @@ export function useList(path, query = {}, limit = 50) {
   return { rows: data && pages.flatMap(page => page.data), error, hasMore: last?.has_more ?? false, more, reload };
 }
 
+/** Whether there is room for what is beside the chat; else it lies over the chat. */
+export const hasRoom = () => matchMedia("(min-width: 1001px)").matches; // as in app.css
+
+/** As a `ref`: the element has the focus when it appears. */
+export const focus = element => element?.focus();
+
+/** A handler of keys that cancels by Escape, which stops no answer then. */
+export function onEscape(cancel) {
+  return event => {
+    if (event.key !== "Escape") return;
+    event.preventDefault();
+    cancel();
+  };
+}
+
 /** Copy a text; browsers give a page without HTTPS only the old way. */
 export async function copyText(text) {
   if (navigator.clipboard) {
@@ -120,7 +135,10 @@ export function Action({ run, confirm, children, class: kind = "", ...rest }) {
   return html`<button type="button" class=${kind} aria-busy=${isBusy} disabled=${isBusy} onClick=${act} ...${rest}>${children}</button>`;
 }
 
-/** A form whose fields have names. `onSubmit` gets their values; a failure is shown in the form. */
+/**
+ * A form whose fields have names. `onSubmit` gets their values; a failure is shown in the form. Then
+ * they have their default values again; what was chosen from a list stays.
+ */
 export function Form({ onSubmit, submit, children, label }) {
   const [error, setError] = useState(null);
   const [isBusy, setBusy] = useState(false);
@@ -131,7 +149,9 @@ export function Form({ onSubmit, submit, children, label }) {
     setError(null);
     try {
       await onSubmit(Object.fromEntries(new FormData(form)));
+      const chosen = [...form.querySelectorAll("select")].map(list => [list, list.value]);
       form.reset();
+      for (const [list, value] of chosen) list.value = value;
     } catch (problem) {
       setError(problem);
     }

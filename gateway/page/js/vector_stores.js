@@ -64,7 +64,7 @@ function Search({ path }) {
     setResults((await post(`${path}/search`, { query, max_num_results: Number(count) })).data);
   };
   return html`<${Form} label="Search" submit="Search" onSubmit=${search}>
-      <${Field} label="Query" name="query" required /><${Field} label="Results" name="count" type="number" min="1" max="50" value="5" required /><//>
+      <${Field} label="Query" name="query" required /><${Field} label="Results" name="count" type="number" min="1" max="50" defaultValue="5" required /><//>
     ${results && html`<ol class="results" aria-label="Results">${results.map(each => html`<li>
       <p><strong>${each.filename}</strong> <small>score ${each.score.toFixed(3)}</small></p>
       <p class="text">${each.content.map(part => part.text).join("\n")}</p></li>`)}</ol>`}

@@ -9,7 +9,7 @@ import pytest
 from playwright.async_api import Route, expect
 
 from tests.support.browser import Tab, needs_chromium
-from tests.support.chat_page import answers, ask, ask_and_wait, open_chat
+from tests.support.chat_page import answers, ask, ask_and_wait, keep_preset, open_chat
 from tests.support.rpc import CAPITAL
 from tests.support.services import MODEL
 
@@ -130,11 +130,10 @@ async def test_a_preset_is_kept_and_chosen(tab: Tab) -> None:
     """A system message under a name, also after a reload."""
     await open_chat(tab)
     await tab.page.get_by_label("System message").fill("Be brief.")
-    await tab.page.get_by_label("Preset").fill("Brief")
-    await tab.page.get_by_role("button", name="Keep").click()
+    await keep_preset(tab, "Brief")
     await tab.page.get_by_label("System message").fill("")
     await tab.page.reload()
-    await tab.page.get_by_label("Preset").fill("Brief")
+    await tab.page.get_by_label("Preset").select_option("Brief")
 
     await expect(tab.page.get_by_label("System message")).to_have_value("Be brief.")
     await tab.page.get_by_role("button", name="Forget").click()
@@ -186,3 +185,17 @@ async def test_an_invalid_setting_is_reported_with_its_field(tab: Tab) -> None:
     await tab.page.get_by_label("Other fields").fill("{")
     await ask(tab, "Hello!")
     await expect(tab.page.get_by_role("alert")).to_contain_text("Other fields: not valid JSON")
+
+
+async def test_presets_of_two_tabs_are_all_kept(tab: Tab) -> None:
+    """Keeping one removes none that the other tab has kept meanwhile."""
+    await open_chat(tab)
+    other = Tab(await tab.page.context.new_page(), tab.url)
+    await open_chat(other)
+    for each, name in ((other, "Theirs"), (tab, "Ours")):
+        await keep_preset(each, name)
+
+    presets = tab.page.get_by_label("Preset").get_by_role("option")
+    await expect(presets).to_have_text(["No preset", "Theirs", "Ours"])
+    await tab.page.reload()
+    await expect(presets).to_have_text(["No preset", "Theirs", "Ours"])

@@ -121,6 +121,25 @@ async def test_settings_lie_over_the_chat_of_a_narrow_window(
         assert await tab.overflow() <= 0
 
 
+async def test_a_long_chat_of_a_narrow_window_scrolls_over_its_message_box(
+    browser: Browser, server: Corral
+) -> None:
+    """The end is shown above the box, and the list of chats goes when one is chosen."""
+    async with open_tab(browser, server.url, width=NARROW) as tab:
+        await tab.go("chat")
+        await ask_and_wait(tab, "long\n" * 100)
+        await expect(tab.page.get_by_role("textbox", name="Message")).to_be_in_viewport(ratio=1)
+        await expect(answers(tab)).to_be_in_viewport(ratio=1)
+        chats = tab.page.get_by_role("list", name="Chats")
+        await tab.page.get_by_text("Chats", exact=True).click()
+        await tab.page.get_by_role("button", name="New chat").click()
+        await expect(chats).to_be_hidden()
+        await tab.page.get_by_text("Chats", exact=True).click()
+        await chats.get_by_role("link").click()
+        await expect(chats).to_be_hidden()
+        await expect(answers(tab)).to_be_in_viewport(ratio=1)
+
+
 async def test_the_policy_blocks_other_hosts(tab: Tab) -> None:
     """The browser blocks a picture of another host, and the checks of `Tab` see it."""
     await tab.go("chat")

@@ -10,7 +10,7 @@ from playwright.async_api import Browser, Route, expect
 from tests.support.browser import Tab, needs_chromium, open_tab
 from tests.support.chat_page import answers, ask, ask_and_wait, open_chat
 from tests.support.rpc import CAPITAL
-from tests.support.services import Corral
+from tests.support.services import MODEL, Corral
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module"), needs_chromium]
 
@@ -140,6 +140,37 @@ async def test_storage_that_is_full_is_said(tab: Tab) -> None:
 
     await expect(answers(tab)).to_contain_text("Paris")
     await expect(tab.page.get_by_text("storage is full")).to_be_visible()
+
+
+async def test_a_browser_without_storage_shows_the_chat(tab: Tab) -> None:
+    """As where all data of pages is blocked. It is said that the chat is not kept."""
+    await tab.page.add_init_script(
+        """for (const name of ["localStorage", "sessionStorage", "indexedDB"]) {
+          const refuse = () => { throw new DOMException("It is blocked.", "SecurityError"); };
+          Object.defineProperty(window, name, { get: refuse });
+        }"""
+    )
+    await open_chat(tab)
+    await ask_and_wait(tab, CAPITAL)
+
+    await expect(answers(tab)).to_contain_text("Paris")
+    await expect(tab.page.get_by_text("This chat is not kept: It is blocked.")).to_be_visible()
+
+
+async def test_full_storage_does_not_keep_the_page_from_loading(tab: Tab) -> None:
+    """The worker shows what the server sends also where it can keep nothing."""
+    await open_chat(tab)
+    await tab.page.evaluate("navigator.serviceWorker.ready.then(() => null)")
+    (worker,) = tab.page.context.service_workers
+    await worker.evaluate(
+        """() => {
+          caches.open("corral.page").then(cache => cache.delete("js/chat.js"));
+          Cache.prototype.put = () => Promise.reject(new DOMException("", "QuotaExceededError"));
+        }"""
+    )
+    await tab.page.reload()
+
+    await expect(tab.page.get_by_label("Model", exact=True)).to_have_value(MODEL)
 
 
 async def test_former_answers_are_not_made_again(browser: Browser, server: Corral) -> None:

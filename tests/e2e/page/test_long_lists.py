@@ -10,6 +10,7 @@ import pytest_asyncio
 from playwright.async_api import Route, expect
 
 from tests.support.browser import Tab, needs_chromium
+from tests.support.chat_page import answers, ask_and_wait, open_chat
 from tests.support.services import MODEL, Corral
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module"), needs_chromium]
@@ -194,3 +195,54 @@ async def test_the_code_of_an_answer_is_copied(tab: Tab, api: httpx.AsyncClient)
         "href", "http://example.com"
     )
     await expect(tab.page.locator("em")).to_have_text("this")
+
+
+async def test_dollars_in_a_sentence_do_not_break_its_line(
+    tab: Tab, api: httpx.AsyncClient
+) -> None:
+    """A formula between two of them on lines of their own does."""
+    text = "It costs $$ a lot,\nand $$ more.\n$$\nx\n$$\nafter"
+    items = [{"type": "message", "role": "assistant", "content": text}]
+    conversation = await create(api, "conversations", {"items": items})
+    await tab.go(f"conversations/{conversation['id']}")
+    await expect(tab.page.locator("math")).to_have_text("x")
+
+    assert await tab.page.locator(".markdown p").all_inner_texts() == [
+        "It costs $$ a lot,\nand $$ more.",
+        "after",
+    ]
+
+
+async def test_a_file_that_is_no_list_of_items_is_refused(tab: Tab) -> None:
+    await tab.go("conversations")
+    await tab.page.get_by_text("New conversation").click()
+    await tab.page.get_by_label("Items").set_input_files(
+        {"name": "a.json", "mimeType": "application/json", "buffer": b"{}"}
+    )
+    await tab.page.get_by_role("button", name="Create").click()
+
+    await expect(tab.page.get_by_role("alert")).to_have_text("Items: not a JSON array")
+
+
+async def test_code_is_highlighted_when_its_block_has_ended(tab: Tab) -> None:
+    """A long one is plain while it grows, since each piece would make all of it again."""
+    code = "x = 1\n" * 1000
+
+    def stream(text: str) -> str:
+        chunk = {"object": "chat.completion.chunk", "choices": [{"delta": {"content": text}}]}
+        return f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n"
+
+    async def answer(route: Route) -> None:
+        body = stream(f"```python\n{code}{ends.pop(0)}")
+        await route.fulfill(content_type="text/event-stream", body=body)
+
+    ends = ["", "```", ""]
+    await tab.page.route("**/v1/chat/completions", answer)
+    await open_chat(tab)
+    await ask_and_wait(tab, "Grow.")
+    await ask_and_wait(tab, "End.")
+    await expect(answers(tab).last.locator(".hljs-number").first).to_be_attached()
+    await expect(answers(tab).first.locator(".hljs-number")).to_have_count(0)
+    code = "x = 1\n"
+    await ask_and_wait(tab, "Short.")
+    await expect(answers(tab).last.locator(".hljs-number")).to_have_count(1)

@@ -1,5 +1,6 @@
 """The views for operators and the routes under /admin behind them, with keys, in Chromium."""
 
+import json
 import re
 import threading
 from collections.abc import Iterator
@@ -90,7 +91,7 @@ async def test_the_key_is_asked_once_and_stays_in_the_tab(browser: Browser, keye
         session, local = await tab.page.evaluate(
             "[sessionStorage, localStorage].map(kept => Object.values(kept))"
         )
-        assert key in session
+        assert json.dumps(key) in session
         assert key not in "".join(local)
         assert await tab.page.evaluate("document.cookie") == ""
     async with open_tab(browser, corral.url, allowed=allowed) as other:
@@ -100,7 +101,7 @@ async def test_the_key_is_asked_once_and_stays_in_the_tab(browser: Browser, keye
 
 async def open_view(tab: Tab, key: str, view: str) -> None:
     await tab.go("chat")
-    await tab.page.evaluate("key => sessionStorage.setItem('corral.key', key)", key)
+    await tab.page.evaluate("key => sessionStorage.setItem('corral.key', JSON.stringify(key))", key)
     await tab.go(view)
     await tab.page.reload()
 

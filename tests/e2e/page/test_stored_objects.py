@@ -2,11 +2,12 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
+import pytest_asyncio
 from playwright.async_api import Browser, Locator, Page, expect
 
 from tests.support.browser import Tab, needs_chromium, open_tab
@@ -41,6 +42,12 @@ async def open_form(page: Page, name: str) -> Locator:
     """Unfold the form of a view, by its summary."""
     await page.get_by_text(name, exact=True).first.click()
     return page.get_by_role("form", name=name)
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def api(searchable: Corral) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=searchable.api, trust_env=False, timeout=60) as client:
+        yield client
 
 
 async def create_assistant(tab: Tab, name: str, *tools: object) -> None:
@@ -126,6 +133,7 @@ async def test_the_chat_searches_a_store_by_itself(
         )
     async with open_tab(browser, searchable.url) as tab:
         await open_chat(tab)
+        await tab.page.get_by_text("Search by the server").click()
         await tab.page.get_by_label("Search in").select_option("Rules")
         choice = {"tool_choice": {"type": "file_search"}}
         await tab.page.get_by_label("Other fields").fill(json.dumps(choice))
@@ -139,11 +147,37 @@ async def test_the_chat_searches_a_store_by_itself(
         await expect(answers(tab)).to_have_count(2)
 
 
+async def test_a_form_can_be_sent_again(
+    browser: Browser, searchable: Corral, api: httpx.AsyncClient
+) -> None:
+    """Numbers have their defaults then, and what was chosen from a list stays."""
+    async with open_tab(browser, searchable.url) as tab:
+        store = (await api.post("/vector_stores", json={"name": "Empty"})).json()["id"]
+        await tab.go(f"vector-stores/{store}")
+        form = tab.page.get_by_role("form", name="Search")
+        for query in ("first", "second"):
+            async with tab.sends(f"**/vector_stores/{store}/search") as body:
+                await form.get_by_label("Query").fill(query)
+                await form.get_by_role("button", name="Search").click()
+            assert body == {"query": query, "max_num_results": 5}
+            await expect(form.get_by_label("Query")).to_have_value("")
+        for name in ("One", "Two"):
+            await api.post("/assistants", json={"model": MODEL, "name": name})
+        await tab.go(f"threads/{(await api.post('/threads', json={})).json()['id']}")
+        form = tab.page.get_by_role("form", name="Run")
+        await form.get_by_label("Assistant").select_option("Two")
+        await form.get_by_label("Message").fill(CAPITAL)
+        await form.get_by_role("button", name="Add and run").click()
+        await expect(form.get_by_label("Message")).to_have_value("")
+
+        await expect(form.get_by_label("Assistant").locator("option:checked")).to_have_text("Two")
+
+
 async def test_an_assistant_is_edited_whole(browser: Browser, searchable: Corral) -> None:
-    """Its functions and vector stores too; what was not changed stays."""
+    """Its functions and vector stores too; nothing else changes, however often it is saved."""
     async with httpx.AsyncClient(base_url=searchable.api, trust_env=False) as client:
         store = (await client.post("/vector_stores", json={"name": "Shelf"})).json()["id"]
-        body = {"model": MODEL, "name": "Clerk", "instructions": "Be brief.", "temperature": 0.5}
+        body = {"model": MODEL, "name": "Clerk", "instructions": "Be brief.", "temperature": 0.25}
         created = (await client.post("/assistants", json=body)).json()["id"]
         async with open_tab(browser, searchable.url) as tab:
             await tab.go(f"assistants/{created}")
@@ -152,9 +186,17 @@ async def test_an_assistant_is_edited_whole(browser: Browser, searchable: Corral
             await form.get_by_label("Shelf").check()
             await form.get_by_role("button", name="Save").click()
             await expect(tab.page.get_by_text("Saved.")).to_be_visible()
-            await tab.page.reload()
+            await expect(form.get_by_label("Instructions")).to_have_value("Be brief.")
             await expect(form.get_by_label("Shelf")).to_be_checked()
+            async with tab.page.expect_response(f"**/assistants/{created}"):
+                await form.get_by_role("button", name="Save").click()
+            await tab.page.route("**/v1/vector_stores*", lambda route: route.abort())
+            tab.allowed = ("Failed to load resource: net::ERR_FAILED",)
+            await tab.page.reload()
+            await expect(form.get_by_label(store)).to_be_checked()
             await expect(form.get_by_label("Tools")).to_have_value(re.compile("file_search"))
+            async with tab.page.expect_response(f"**/assistants/{created}"):
+                await form.get_by_role("button", name="Save").click()
         changed = (await client.get(f"/assistants/{created}")).json()
 
     assert {name: changed[name] for name in body} == body
