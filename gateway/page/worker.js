@@ -19,7 +19,7 @@ async function read(request) {
     if (response.ok) keep(request, response.clone()).catch(() => {}); // the storage is full
     return response;
   } catch (error) {
-    const kept = await caches.match(request, { cacheName: CACHE, ignoreSearch: true });
+    const kept = await caches.match(request, { cacheName: CACHE, ignoreSearch: true, ignoreVary: true });
     if (kept) return kept;
     throw error;
   }

@@ -15,6 +15,16 @@ from tests.support.services import MODEL, Corral
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module"), needs_chromium]
 
 ITALY = "What is the capital of Italy?"
+WAIT_UNTIL_KEPT = """async () => {
+  const files = performance.getEntriesByType("resource").map(({ name }) => name);
+  const wanted = files.filter(each => /\\.(m?js|css)$/.test(each));
+  wanted.push(location.href.split("#")[0]);
+  const isKept = async url => Boolean(await caches.match(url));
+  while (!(await Promise.all(wanted.map(isKept))).every(Boolean)) {
+    await new Promise(resolve => { setTimeout(resolve, 20); });
+  }
+}"""
+"""Ends when the worker of the page has stored all of its files."""
 COUNT_SANITIZED = """
 window.sanitized = 0;
 const parse = DOMParser.prototype.parseFromString;
@@ -212,6 +222,7 @@ async def test_chats_are_read_without_the_server(tab: Tab) -> None:
     await tab.page.evaluate("navigator.serviceWorker.ready.then(() => null)")
     await tab.page.reload()  # the worker keeps what it serves
     await expect(answers(tab)).to_contain_text("Paris")
+    await tab.page.evaluate(WAIT_UNTIL_KEPT)
     await tab.page.context.set_offline(True)
     await tab.page.reload()
 
