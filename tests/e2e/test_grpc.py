@@ -292,18 +292,15 @@ async def test_a_live_request_is_listed_and_can_be_aborted(rpc: Rpc) -> None:
 
 
 async def test_a_deadline_ends_the_call_and_frees_the_slot(rpc: Rpc, up: Corral) -> None:
-    """The server logs it."""
+    """The server logs its end: as expired, or as cancelled by the client, whose deadline is the
+    same."""
     mark = up.program.bookmark()
     started = time.monotonic()
     with pytest.raises(grpc.aio.AioRpcError) as failure:
         await gather(rpc.inference.Chat(endless_chat(), timeout=0.5))
     took = time.monotonic() - started
-    await up.program.line(
-        "call ended",
-        after=mark,
-        method="/corral.inference.v1.InferenceService/Chat",
-        reason="DEADLINE_EXPIRED",
-    )
+    chat = "/corral.inference.v1.InferenceService/Chat"
+    await up.program.line("call ended", after=mark, method=chat)
     await wait_until_idle(rpc)
 
     assert failure.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
