@@ -6,8 +6,10 @@ in the same interpreter would delay the step loop.
 """
 
 import gc
+import os
 import sys
 from functools import partial
+from typing import Final
 
 from inference_svc.engine_client.messages import EngineConfig, Ready
 from inference_svc.engine_client.process import StartFailed, has_unread, open_parent_pipe
@@ -24,8 +26,14 @@ from svc_kit.errors import ModelTooLarge
 from svc_kit.logs import configure_logging
 
 
+NICENESS: Final = 5
+"""More than that of its parent. It computes without pause, and what frontend and gateway do is
+short: on busy cores they come first, so that a request reaches it, and a token its reader, soon."""
+
+
 def main(pipe_fd: int) -> None:
     """Serve the frontend at the other end of a socket pair."""
+    os.nice(NICENESS)
     pipe = open_parent_pipe(pipe_fd)
     config: EngineConfig = pipe.recv()
     configure_logging("engine", level=config.log_level)

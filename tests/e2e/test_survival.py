@@ -12,6 +12,7 @@ import pytest
 from corral.inference.v1 import engine_service_pb2 as engine_pb
 from corral.inference.v1 import inference_service_pb2 as pb
 
+from inference_svc.engine_process.main import NICENESS
 from tests.e2e.conftest import KillableCorral
 from tests.support.engine_log import FREED, assert_freed_at_once
 from tests.support.plain_http import plain_client
@@ -44,6 +45,7 @@ async def test_a_killed_engine_ends_streams_and_is_restarted(tmp_path: Path) -> 
                 answer = await rpc.chat(make_chat())
                 running_pids = ends.wait(0)
             info = await rpc.engine.GetServerInfo(engine_pb.GetServerInfoRequest())
+            niceness = os.getpriority(os.PRIO_PROCESS, info.engine_pid)
             engines = [member for member in service.program.family() if ENGINE in member.command]
 
     for error in errors:
@@ -54,6 +56,7 @@ async def test_a_killed_engine_ends_streams_and_is_restarted(tmp_path: Path) -> 
     assert not running_pids
     assert [member.pid for member in engines] == [info.engine_pid] != [engine]
     assert info.engine_restarts == 1
+    assert niceness == os.getpriority(os.PRIO_PROCESS, 0) + NICENESS  # it yields to the frontend
 
 
 async def test_a_killed_engine_ends_http_streams_with_an_error_event(
