@@ -25,7 +25,6 @@ from inference_svc.snapshots.store import SnapshotStore
 from svc_kit.errors import ModelTooLarge
 from svc_kit.logs import configure_logging
 
-
 NICENESS: Final = 5
 """More than that of its parent. It computes without pause, and what frontend and gateway do is
 short: on busy cores they come first, so that a request reaches it, and a token its reader, soon."""
