@@ -28,13 +28,15 @@ async def counts(rpc: Rpc) -> tuple[int, int]:
 
 
 async def test_a_joining_stream_needs_no_additional_steps(rpc: Rpc) -> None:
-    """Each of its tokens is computed in a step of the other stream."""
+    """Each of its tokens is computed in a step of the other stream. Without drafts, which are
+    several tokens of a step."""
+    no_drafts = {"enabled": False}
     tokens_before, steps_before = await counts(rpc)
-    long = rpc.inference.Chat(endless_chat())
+    long = rpc.inference.Chat(endless_chat(speculation=no_drafts))
     await read_delta(long)
-    short = await gather(
-        rpc.inference.Chat(endless_chat("Count to ten.", stopping={"max_tokens": SHORT}))
-    )
+    limits = {"max_tokens": SHORT}
+    request = endless_chat("Count to ten.", stopping=limits, speculation=no_drafts)
+    short = await gather(rpc.inference.Chat(request))
     await read_delta(long)
     long.cancel()
     tokens, steps = await counts(rpc)
