@@ -1,5 +1,6 @@
 """Processor time and memory of processes, from /proc. On other systems every figure is 0."""
 
+import contextlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,16 +27,24 @@ def resident_bytes(pid: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def resident_by_process(processes: Mapping[str, int]) -> dict[tuple[int, str], int]:
-    """Return the resident memory of processes, given by role, and of their descendants.
+def peak_by_process(processes: Mapping[str, int]) -> dict[tuple[int, str], int]:
+    """Return the peak resident memory of processes, given by role, and of their descendants.
 
     Keys are process ids with names: the role, or `role/module` for a descendant.
     """
-    found = {(pid, role): resident_bytes(pid) for role, pid in processes.items()}
+    found = {(pid, role): peak_resident_bytes(pid) for role, pid in processes.items()}
     for role, pid in processes.items():
         for child in _descendants(pid):
-            found[child, f"{role}/{_module(child)}"] = resident_bytes(child)
+            found[child, f"{role}/{_module(child)}"] = peak_resident_bytes(child)
     return found
+
+
+def reset_peaks(processes: Mapping[str, int]) -> None:
+    """Let the peaks of these processes and their descendants begin anew (proc(5), clear_refs)."""
+    for pid in processes.values():
+        for each in (pid, *_descendants(pid)):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                (PROC / str(each) / "clear_refs").write_text("5")
 
 
 def _module(pid: int) -> str:
@@ -48,7 +57,8 @@ def _module(pid: int) -> str:
 
 
 def peak_resident_bytes(pid: int) -> int:
-    """Return the peak resident memory of a process, or 0 if it is unknown."""
+    """Return the peak resident memory of a process since its start or `reset_peaks`, or 0 if it is
+    unknown."""
     try:
         lines = (PROC / str(pid) / "status").read_text().splitlines()
     except OSError:

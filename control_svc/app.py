@@ -55,7 +55,7 @@ from svc_kit.lifecycle import notify_systemd, stop_on_signals
 from svc_kit.management import ManagementServer, run_management
 from svc_kit.metrics import BackupMetrics, JobMetrics, ProcessMetrics, StreamMetrics
 from svc_kit.rpc.client import WINDOW_BYTES, Option
-from svc_kit.rpc.replica_channel import open_inference_channel
+from svc_kit.rpc.replica_channel import open_replica_channel
 from svc_kit.rpc.server import RpcServer, Service
 from svc_kit.sandbox.jobs import JobRunner
 from svc_kit.sandbox.pool import SandboxPool, SandboxSettings
@@ -194,7 +194,7 @@ async def _open_core(
                 open_streams(settings, database, StreamMetrics(registry))
             ),
             inference=await stack.enter_async_context(
-                open_inference_channel(
+                open_replica_channel(
                     settings.inference_target,
                     tls=settings.inference_tls,
                     options=_INFERENCE_OPTIONS,

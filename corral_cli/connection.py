@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 
 from svc_kit.errors import DomainError, Unauthenticated, UpstreamUnavailable
 from svc_kit.rpc.client import ReplyT, call_unary, open_method, translate_errors
-from svc_kit.rpc.replica_channel import open_inference_channel
+from svc_kit.rpc.replica_channel import open_replica_channel
 from svc_kit.settings.groups import UpstreamTlsSettings
 from svc_kit.terminal import escape
 
@@ -94,7 +94,7 @@ class Connection:
 
     def open(self) -> grpc.aio.Channel:
         """Open a channel. The caller closes it."""
-        return open_inference_channel(
+        return open_replica_channel(
             self.target, token=self.credential, tls=self.tls, outlives_engines=True
         )
 

@@ -70,7 +70,7 @@ from svc_kit.management import run_management
 from svc_kit.metrics import HttpMetrics, ProcessMetrics
 from svc_kit.network import Address, parse_address
 from svc_kit.rpc.client import open_channel
-from svc_kit.rpc.replica_channel import open_inference_channel
+from svc_kit.rpc.replica_channel import open_replica_channel
 from svc_kit.settings.reloader import SettingsReloader, reloading_on_hangup
 from svc_kit.tracing.setup import open_tracer
 
@@ -104,7 +104,7 @@ async def build(settings: GatewaySettings) -> AsyncIterator[Gateway]:
     corral_version = version("corral")
     ProcessMetrics(registry, service="gateway", version=corral_version)
     async with (
-        open_inference_channel(
+        open_replica_channel(
             settings.inference_target,
             tls=settings.inference_tls,
             options=CHANNEL_OPTIONS,
@@ -141,7 +141,7 @@ async def build(settings: GatewaySettings) -> AsyncIterator[Gateway]:
                 LargeBodies(
                     max(settings.body_memory_bytes, 2 * settings.body_limit_bytes),
                     settings.receive_timeout_s,
-                    settings.body_limit_bytes // 4,
+                    settings.body_limit_bytes // 8,
                 ),
             ),
             fingerprint=f"corral-{corral_version}",

@@ -110,7 +110,7 @@ class GatewaySettings(AccessSettings):
     body_memory_bytes: Annotated[int, Field(ge=2048)] = 512 * MIB
     """Memory for the bodies of more than 256 KiB of all requests, and for the frames of WebSockets
     with more, until their responses have ended; twice `body_limit_bytes` if that is more. A project
-    gets at most half of it, and begins four requests that generate at once, with at most a quarter
+    gets at most half of it, and begins four requests that generate at once, with at most an eighth
     of `body_limit_bytes` together or one body: they count until their calls are accepted or have
     run for 0.5 s. Further requests wait, and get 429 after `receive_timeout_s`."""
     receive_timeout_s: Annotated[float, Field(gt=0)] = 60.0

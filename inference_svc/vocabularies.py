@@ -68,9 +68,12 @@ def tokenize(payload: dict[str, Any]) -> dict[str, Any]:
     try:
         for text, add_special, parse_special in payload["texts"]:
             begin = len(tokens)
-            for part in (text,) if add_special else vocabulary.parts_of(text, _PART_CHARACTERS):
+            for part in vocabulary.parts_of(text, _PART_CHARACTERS, add_special=add_special):
+                is_first = len(tokens) == begin
                 tokens.extend(
-                    vocabulary.tokenize(part, add_special=add_special, parse_special=parse_special)
+                    vocabulary.tokenize(
+                        part, add_special=add_special and is_first, parse_special=parse_special
+                    )
                 )
             lengths.append(len(tokens) - begin)
     except DomainError as problem:

@@ -17,7 +17,7 @@ from bench.attacks import ATTACKS
 from bench.attacks.attack import Target
 from bench.loadgen import exchange, read_stream
 from bench.paths import REPOSITORY
-from bench.processes import cpu_seconds, resident_by_process
+from bench.processes import cpu_seconds, peak_by_process, reset_peaks
 from bench.workload import SAMPLINGS, Workload
 
 BUILD_UP_S: Final = 1.0
@@ -130,15 +130,17 @@ class _Memory:
 
     def __init__(self, processes: Mapping[str, int]) -> None:
         self._processes = processes
-        self._before = resident_by_process(processes)
+        reset_peaks(processes)
+        self._before = peak_by_process(processes)
         self._peaks = dict(self._before)
         self._kinds = dict[str, int]()
         for (_, name), size in self._before.items():
             self._kinds[name] = max(size, self._kinds.get(name, 0))
 
     def look(self) -> None:
-        """Look at all processes that there are."""
-        for process, size in resident_by_process(self._processes).items():
+        """Note the peaks of all processes that there are. What those that ended grew since the last
+        look is lost."""
+        for process, size in peak_by_process(self._processes).items():
             self._peaks[process] = max(size, self._peaks.get(process, 0))
 
     def most_grown(self) -> tuple[float, str]:

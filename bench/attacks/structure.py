@@ -17,6 +17,7 @@ MESSAGE: Final = {"role": "user", "content": "x"}
 TOOL: Final = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 LONG_TEXT: Final = "The quick brown fox jumps over the lazy dog. " * 93_000
 """4 MB."""
+LONG_MESSAGE: Final = MESSAGE | {"content": LONG_TEXT}
 Fields = Callable[[], dict[str, Any]]
 """Makes the members of a body; called when the attack begins, as they are large."""
 
@@ -86,7 +87,12 @@ def _rows() -> Iterator[tuple[str, str, Fields, int]]:
     yield "completions: 1,000,000 tokens", "/v1/completions", lambda: {"prompt": [5] * 10**6}, 2
     yield "embeddings: 1,000,000 texts", "/v1/embeddings", lambda: {"input": ["x"] * 10**6}, 2
     yield "tokenize: 4 MB", "/tokenize", lambda: {"content": LONG_TEXT}, 4
-    yield "chat: 4 MB, too long", CHAT, _chat(messages=[MESSAGE | {"content": LONG_TEXT}]), 32
+    yield "tokenize as a prompt: 4 MB", "/tokenize", _prompt(LONG_TEXT), 4
+    yield "detokenize: 1,000,000 tokens", "/detokenize", lambda: {"tokens": [5] * 10**6}, 4
+    yield "count tokens: 4 MB", "/v1/messages/count_tokens", _chat(messages=[LONG_MESSAGE]), 4
+    yield "apply a template: 4 MB", "/apply-template", _chat(messages=[LONG_MESSAGE]), 4
+    yield "Ollama: a prompt of 4 MB", "/api/generate", lambda: {"prompt": LONG_TEXT}, 4
+    yield "chat: 4 MB, too long", CHAT, _chat(messages=[LONG_MESSAGE]), 32
     yield "completions: 100 KB, too long", "/v1/completions", _prompt(LONG_TEXT[:100_000]), 32
     yield "chat: 128 choices", CHAT, _chat(n=128, max_tokens=16), 32
     yield "chats that fill the queue", CHAT, _chat(max_tokens=64), 300

@@ -1,5 +1,5 @@
-"""`corral launch`: starts a coding agent that uses this server. The agent is told so in its
-environment and its options; files that it needs are in a folder of Corral's own."""
+"""`corral launch`: starts a coding agent that uses this server. It is configured by its environment
+and its options; files that it needs are in a folder of Corral's own."""
 
 import functools
 import os
@@ -99,7 +99,7 @@ def print_programs() -> None:
 
 
 def find_program(program: Program) -> str:
-    """The path of its executable. Raises click.ClickException, which says how to install it."""
+    """The path of an executable. Raises click.ClickException, which says how to install it."""
     if path := program.find():
         return path
     text = f"{program.title} is not installed ({program.homepage}). To install it"

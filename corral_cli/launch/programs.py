@@ -1,5 +1,5 @@
-"""The coding agents that `corral launch` knows: how each is found and installed, and how it is told
-where the server is, the key, the model and the context.
+"""The coding agents that `corral launch` knows: how each is found and installed, and how it gets
+the address of the server, the key, the model and the size of its context.
 
 The facts are from the documentation or the source that `source` names. Keys are never among the
 options, which everybody on the machine can read; all wins over what the user has configured.

@@ -2,6 +2,7 @@
 
 import time
 from abc import ABC, abstractmethod
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -279,11 +280,11 @@ class PromptAnswer(Answer):
 
     def __init__(self, model: str, prompt_tokens: Sequence[int] | None = None) -> None:
         super().__init__(model)
-        self._context = None if prompt_tokens is None else list(prompt_tokens)
+        self._context = None if prompt_tokens is None else array("i", prompt_tokens)
 
     def _delta(self, delta: Any) -> Sequence[Output]:
         if self._context is not None:
-            self._context += delta.token_ids
+            self._context.extend(delta.token_ids)
         if isinstance(delta, inference_service_pb2.TextDelta):
             logprobs = chat_logprobs(delta.logprobs) if delta.logprobs else []
             return (Output(text=delta.text, logprobs=logprobs),)
@@ -296,7 +297,7 @@ class PromptAnswer(Answer):
         return fields
 
     def _end(self) -> PromptAnswerEnd:
-        context: AnswerContext = {} if self._context is None else {"context": self._context}
+        context: AnswerContext = {} if self._context is None else {"context": [*self._context]}
         return {**super()._end(), **context}
 
 

@@ -57,9 +57,10 @@ class TextToTokenize(NamedTuple):
 
 
 class TokenizedPrompt(NamedTuple):
-    """The tokens of a prompt, and where the vectors of its pictures and sounds are among them."""
+    """The tokens of a prompt, and where the vectors of its pictures and sounds are among them. In a
+    list they would take nine times the memory."""
 
-    tokens: list[int]
+    tokens: "array[int]"
     media: tuple[MediaSpan, ...] = ()
 
 
@@ -137,7 +138,7 @@ class PromptTokenizer:
         chunks: list[MediaChunk] = []
         for span in prompt.spans:
             if span.media is None:
-                chunks.append(TextChunk(tuple(next(parts))))
+                chunks.append(TextChunk(next(parts)))
             else:
                 chunks += media[span.media].chunks
         bos = self._vocabulary.bos
@@ -198,8 +199,14 @@ class PromptTokenizer:
 
 
 def _tokens_of_each(result: Mapping[str, Any]) -> list[Sequence[int]]:
-    tokens, end = array("i", result["tokens"]), 0
-    return [tokens[end : (end := end + length)] for length in result["lengths"]]
+    data, begin, found = memoryview(result["tokens"]), 0, list[Sequence[int]]()
+    for length in result["lengths"]:
+        tokens = array("i")
+        end = begin + length * tokens.itemsize
+        tokens.frombytes(data[begin:end])
+        found.append(tokens)
+        begin = end
+    return found
 
 
 def _begins_with(chunks: Sequence[MediaChunk], token: int) -> bool:
@@ -209,11 +216,11 @@ def _begins_with(chunks: Sequence[MediaChunk], token: int) -> bool:
 
 
 def _join(chunks: Sequence[MediaChunk]) -> TokenizedPrompt:
-    tokens: list[int] = []
+    tokens = array("i")
     spans: list[MediaSpan] = []
     for chunk in chunks:
         if isinstance(chunk, TextChunk):
-            tokens += chunk.tokens
+            tokens.extend(chunk.tokens)
             continue
         if (span := chunk.span(len(tokens))) is not None:
             spans.append(span)

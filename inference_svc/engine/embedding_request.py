@@ -16,7 +16,7 @@ _BYTES_PER_TOKEN: Final = 4
 
 class Embeddings(NamedTuple):
     """The vectors of the inputs of a call, in order, and the number of tokens of all inputs.
-    `is_estimated`: the engine has not told them."""
+    `is_estimated`: the engine has not reported them."""
 
     vectors: list[Vector]
     num_tokens: int

@@ -287,7 +287,7 @@ class DiskCacheLoad(NamedTuple):
 
 class Embedded(NamedTuple):
     """The vector of an input of an embedding request; `is_last` if it is the last one.
-    `is_estimated`: an upstream in text mode has not told the tokens."""
+    `is_estimated`: an upstream in text mode has not reported the tokens."""
 
     sequence_id: int
     model: str

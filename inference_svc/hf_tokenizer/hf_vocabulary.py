@@ -169,7 +169,7 @@ class HfVocabulary:
         self._check_token(token, "token")
         return self._tokenizer.id_to_token(token) or ""
 
-    def parts_of(self, text: str, size: int) -> tuple[str]:
+    def parts_of(self, text: str, size: int, *, add_special: bool = False) -> tuple[str]:
         """As `Vocabulary.parts_of`: the text itself."""
         return (text,)
 
@@ -211,9 +211,13 @@ class HfVocabulary:
     ) -> str:
         """Turn token ids into text. Invalid UTF-8 becomes U+FFFD; control tokens are omitted unless
         `special`. Raises `TokenOutOfVocabulary`."""
-        for token in tokens:
+        different = dict.fromkeys(tokens)
+        for token in different:
             self._check_token(token, field)
-        data = b"".join(self.piece(token, special) for token in tokens)
+        pieces = {token: self.piece(token, special) for token in different}
+        data = bytearray()
+        for token in tokens:
+            data += pieces[token]
         if self._decoder.drops_first_space:
             data = data.removeprefix(b" ")
         return data.decode("utf-8", "replace")

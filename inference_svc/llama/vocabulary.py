@@ -7,6 +7,7 @@ makes `llama_tokenize` throw through its C interface.
 import ctypes
 import re
 import threading
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -110,6 +111,11 @@ class Vocabulary:
         """Whether the model expects `bos` before every prompt."""
         with self._in_use():
             return bool(native.llama_vocab_get_add_bos(self._vocab))
+
+    @cached_property
+    def _adds_eos(self) -> bool:
+        with self._in_use():
+            return bool(native.llama_vocab_get_add_eos(self._vocab))
 
     @cached_property
     def pair_separator(self) -> int | None:
@@ -245,12 +251,13 @@ class Vocabulary:
                     return tokens[:count]
                 capacity = -count
 
-    def parts_of(self, text: str, size: int) -> Iterator[str]:
+    def parts_of(self, text: str, size: int, *, add_special: bool = False) -> Iterator[str]:
         """Cut a text into parts of at least `size` characters, whose tokens together are those of
-        the text if none are added: llama.cpp takes forty bytes of memory for each of a text. It is
-        one part where that is not sure."""
+        the text; with `add_special` those of the first part have it, too. llama.cpp takes forty
+        bytes of memory for each of a text. It is one part where that is not sure."""
         begin = 0
-        while self._can_cut and (place := _CUT.search(text, begin + size)):
+        can_cut = self._can_cut and not (add_special and self._adds_eos)
+        while can_cut and (place := _CUT.search(text, begin + size)):
             yield text[begin : place.start() + 1]
             begin = place.start() + 1
         yield text[begin:]
@@ -274,19 +281,23 @@ class Vocabulary:
     ) -> str:
         """Turn token ids into text. Invalid UTF-8 becomes U+FFFD; control tokens are omitted unless
         `special`. Raises `TokenOutOfVocabulary`."""
-        for token in tokens:
+        different = dict.fromkeys(tokens)
+        for token in different:
             self._check_token(token, field)
         if self._type == native.LLAMA_VOCAB_TYPE_BPE:
             # llama_detokenize would omit spaces of the text, e.g. before full stops.
-            data = b"".join(self.piece(token, special) for token in tokens)
+            pieces = {token: self.piece(token, special) for token in different}
+            data = bytearray()
+            for token in tokens:
+                data += pieces[token]
             return data.decode("utf-8", "replace")
-        array = (native.llama_token * len(tokens))(*tokens)
+        ids = (native.llama_token * len(tokens)).from_buffer(array("i", tokens))
         capacity = 8 * len(tokens) + 16
         with self._in_use():
             while True:
                 buffer = ctypes.create_string_buffer(capacity)
                 written: int = native.llama_detokenize(
-                    self._vocab, array, len(tokens), buffer, capacity, False, special
+                    self._vocab, ids, len(tokens), buffer, capacity, False, special
                 )
                 if written >= 0:
                     return buffer.raw[:written].decode("utf-8", "replace")

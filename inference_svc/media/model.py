@@ -1,5 +1,6 @@
 """Pictures and sounds, decoded to raw values and encoded to vectors."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -45,7 +46,7 @@ DecodedMedia = DecodedImage | DecodedAudio
 class TextChunk:
     """Tokens that a projector puts around or between vectors, such as the end of a picture."""
 
-    tokens: tuple[int, ...]
+    tokens: Sequence[int]
 
     @property
     def num_tokens(self) -> int:

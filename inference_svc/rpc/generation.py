@@ -142,7 +142,7 @@ class GenerationService:
         content = content_finder(prompt, conversation, call.options.stopping.stop)
         # Parsers must see these control tokens.
         visible = model.vocabulary.control_tokens_in(prompt.turn_format.marker_texts)
-        checked = await self._check(call, Prompt(tokens, "messages", spans), spec)
+        checked = await self._check(call, Prompt([*tokens], "messages", spans), spec)
         requests = [
             replace(
                 each,
@@ -231,7 +231,9 @@ class GenerationService:
             raise ModelNotFound(model=name)
         return resolved
 
-    async def render(self, name: str, request: pb.Conversation) -> tuple[RenderedPrompt, list[int]]:
+    async def render(
+        self, name: str, request: pb.Conversation
+    ) -> tuple[RenderedPrompt, Sequence[int]]:
         """Render a conversation for a model; return the prompt with its tokens. The model is loaded
         if there are pictures or sounds, which are counted, but not encoded."""
         conversation = await read_conversation(request, self.limits)
@@ -253,7 +255,7 @@ class GenerationService:
         conversation: Conversation,
         model: ModelProcessor,
         media: Sequence[EncodedMedia] = (),
-    ) -> tuple[RenderedPrompt, list[int]]:
+    ) -> tuple[RenderedPrompt, Sequence[int]]:
         prompt = await self.templates.render(model.template, conversation)
         return prompt, (await model.tokenizer.tokenize_prompt(prompt, media)).tokens
 

@@ -1,7 +1,8 @@
 """The gRPC servicer of InferenceService."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, MutableSequence, Sequence
 from functools import partial
+from typing import Final
 
 import grpc
 from corral.inference.v1 import inference_service_pb2 as pb
@@ -25,6 +26,7 @@ from svc_kit.off_loop import off_loop
 from svc_kit.tracing.span import Attributes, current_span, running_span
 
 Context = grpc.aio.ServicerContext[object, object]
+_PART_TOKENS: Final = 1 << 16
 
 
 class InferenceServicer(rpc.InferenceServiceServicer):
@@ -90,7 +92,9 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         def respond(tokens: Sequence[int]) -> pb.TokenizeResponse:
             ids = tokens if request.pieces else []
             pieces = [vocabulary.piece(token, True) for token in ids]
-            return pb.TokenizeResponse(token_ids=tokens, pieces=pieces)
+            reply = pb.TokenizeResponse(pieces=pieces)
+            _add_tokens(reply.token_ids, tokens)
+            return reply
 
         return await off_loop(len(tokens), respond, tokens)
 
@@ -129,7 +133,9 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         self, request: pb.RenderChatRequest, context: Context
     ) -> pb.RenderChatResponse:
         prompt, tokens = await self._generating.render(request.model, request.conversation)
-        return pb.RenderChatResponse(text=prompt.text, token_ids=tokens)
+        reply = pb.RenderChatResponse(text=prompt.text)
+        await off_loop(len(tokens), partial(_add_tokens, reply.token_ids), tokens)
+        return reply
 
     async def ListModels(
         self, request: pb.ListModelsRequest, context: Context
@@ -167,3 +173,9 @@ def _embedding_attributes(answer: pb.EmbedResponse) -> Attributes:
 
 def _project() -> str:
     return current_principal().project
+
+
+def _add_tokens(ids: MutableSequence[int], tokens: Sequence[int]) -> None:
+    """Add tokens to a field in parts, since protobuf makes an object of each of a part."""
+    for begin in range(0, len(tokens), _PART_TOKENS):
+        ids.extend(tokens[begin : begin + _PART_TOKENS])

@@ -60,10 +60,10 @@ class Chunk(NamedTuple):
 
 
 class EngineInfo(NamedTuple):
-    """What an engine tells of itself; None is not told. `revision` is anything else that
+    """What an engine reports of itself; None: nothing. `revision` is anything else that
     identifies its model, such as the number of its parameters; `tokenizer` is a path there or
-    owner/repository[@revision], empty if it is not told. `adapters` are those of the target that it
-    lists, by name, with what its requests call them."""
+    owner/repository[@revision], or empty. `adapters` are those of the target that it lists, by
+    name, with what its requests call them."""
 
     version: str
     model: str

@@ -261,7 +261,7 @@ class _Reader:
             kind = event.get("stop_type")
             return Chunk((), (), True, kind == "limit")
         if event.get("prompt_progress") is not None:
-            return Chunk()  # its cache is of all projects, so what was in it is not told
+            return Chunk()  # its cache is of all projects, so what was in it is not passed on
         tokens = token_ids(event.get("tokens"))
         content = event.get("content")
         if not isinstance(content, str):

@@ -78,8 +78,8 @@ def chat_completion(
 
 
 class Usage(NamedTuple):
-    """The tokens that an engine counted. What it has cached is not told: it has no salts, so that
-    it would tell what other projects have sent."""
+    """The tokens that an engine counted. What it has cached is not passed on: it has no salts, so
+    that it would show what other projects have sent."""
 
     prompt: int
     output: int
@@ -87,7 +87,7 @@ class Usage(NamedTuple):
 
 
 class Event(NamedTuple):
-    """What an event of a stream tells."""
+    """What an event of a stream contains."""
 
     part: MessagePart | None = None
     finish_reason: str = ""
@@ -97,7 +97,7 @@ class Event(NamedTuple):
 
 class MessageReader:
     """Reads the events of one answer, with at most `top_logprobs` alternatives of each token of the
-    content; None: without log probabilities. `has_logprobs`: the engine has told some."""
+    content; None: without log probabilities. `has_logprobs`: the engine has sent some."""
 
     def __init__(self, top_logprobs: int | None = None) -> None:
         self.has_logprobs = False

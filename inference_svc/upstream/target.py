@@ -37,7 +37,7 @@ class UpstreamTarget:
     `adapters` are the names of those that requests may use, as the engine lists them; those that it
     lacks it is to load from `adapter_folder`, if that is set.
     `key_file` has a key for `Authorization: Bearer`, and is read at each connection. `concurrency`,
-    of each URL, and `context_tokens` are told by the engine if None. Times are in seconds: until
+    of each URL, and `context_tokens` are the engine's if None. Times are in seconds: until
     connected, until the first token, and between two parts of an answer. `ca_file` verifies engines
     instead of the system's authorities; `certificate_file` and `certificate_key_file` are the
     client's. `default_path` is that of URLs that have none. In text mode it generates or `embeds`.

@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 import grpc.aio
 from corral.inference.v1 import inference_service_pb2 as pb
 
-from svc_kit.network import Address, parse_address, parse_addresses
+from svc_kit.network import parse_address, parse_addresses
 from svc_kit.rpc.client import RETRIES, Option, open_channel
 from svc_kit.rpc.movable_stream import PREFIX_KEY, MovableStream
 from svc_kit.rpc.replica_fan_out import FANNED_OUT, FanOut
@@ -45,7 +45,7 @@ _BY_LOAD: Final = {
 _MOVABLE: Final = frozenset((pb.ChatRequest, pb.GenerateRequest))
 
 
-def open_inference_channel(
+def open_replica_channel(
     target: str,
     *,
     token: str | None = None,
@@ -53,8 +53,8 @@ def open_inference_channel(
     options: Sequence[Option] = (),
     outlives_engines: bool,
 ) -> grpc.aio.Channel:
-    """Open a channel to the inference service: with one address as `open_channel` does, with a list
-    or a dns: name to all replicas. `outlives_engines` is as in `MovableStream`."""
+    """Open a channel to a service: with one address as `open_channel` does, with a list or a dns:
+    name to all replicas of the inference service. `outlives_engines` is as in `MovableStream`."""
     replicas = _replicas_target(target)
     if replicas is None:
         return open_channel(target, token=token, tls=tls, options=options)
@@ -78,14 +78,13 @@ def _replicas_target(target: str) -> str | None:
     """gRPC's name of all replicas; None if there is one address."""
     if target.startswith("dns:"):
         return target
-    if "," not in target or target.startswith(("ipv4:", "ipv6:")):
-        return target if "," in target else None
+    if "," not in target:
+        return None
+    if target.startswith(("ipv4:", "ipv6:")):
+        return target
     addresses = parse_addresses(target)
-    return f"{_scheme(addresses)}:{','.join(map(str, addresses))}"
-
-
-def _scheme(addresses: Sequence[Address]) -> str:
-    return "ipv6" if ":" in addresses[0].host else "ipv4"
+    scheme = "ipv6" if ":" in addresses[0].host else "ipv4"
+    return f"{scheme}:{','.join(map(str, addresses))}"
 
 
 def _service_config(policy: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> Option:

@@ -93,11 +93,11 @@ def _write(message: dict[str, Any], key: str, content: Any) -> bytes:
 
 
 def _read(body: bytes, key: str) -> dict[str, Any]:
-    text, _, rest = body.partition(b"\n")
-    message: dict[str, Any] = json.loads(text)
-    start = 0
+    end = body.find(b"\n")
+    message: dict[str, Any] = json.loads(body if end < 0 else body[:end])
+    start = end + 1
     for name, size in message.pop("blobs", {}).items():
-        message[key][name] = rest[start : start + size]
+        message[key][name] = body[start : start + size]
         start += size
     return message
 

@@ -165,6 +165,7 @@ class SandboxProcess:
         with _connection_errors():
             self._writer.write(HEADER.pack(len(body)))
             self._writer.write(body)
+            del body  # which may be large, and is not needed while the child works
             await self._writer.drain()
         return await self._receive(job.output_bytes)
 

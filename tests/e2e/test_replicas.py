@@ -126,16 +126,7 @@ async def test_a_stream_goes_on_when_its_replica_is_killed(pair: Corral, case: s
     path, body = CASES[case]
     async with plain_client(pair) as client:
         undisturbed = [event async for event in events_of(client, path, body)]
-        killed = None
-        while killed is None:  # a stream may end before its replica is found
-            events = []
-            async with aclosing(events_of(client, path, body)) as stream:
-                async for event in stream:
-                    events.append(event)
-                    if len(events) == 4:
-                        busy = (each for each, count in (await num_running(pair)).items() if count)
-                        if killed := next(busy, None):
-                            kill_replica(pair, killed)
+        events, killed = await disturb(pair, client, case, signal.SIGKILL)
 
         assert seen(events) == seen(undisturbed)
         assert "error" not in events[-1]
@@ -147,24 +138,31 @@ async def test_a_replica_that_only_seemed_dead_does_not_answer_twice(pair: Corra
     path, body = CASES["chat"]
     async with plain_client(pair) as client:
         undisturbed = [event async for event in events_of(client, path, body)]
-        stopped = None
-        while stopped is None:
-            events = []
-            async with aclosing(events_of(client, path, body)) as stream:
-                async for event in stream:
-                    events.append(event)
-                    if len(events) == 4:
-                        busy = (each for each, count in (await num_running(pair)).items() if count)
-                        if (target := next(busy, None)) is not None:
-                            stopped = pid_of(pair, target)
-                            os.kill(stopped, signal.SIGSTOP)
-        os.kill(stopped, signal.SIGCONT)
+        events, stopped = await disturb(pair, client, "chat", signal.SIGSTOP)
+        os.kill(pid_of(pair, stopped), signal.SIGCONT)
         while any((await num_running(pair)).values()):
             pass
 
         assert seen(events) == seen(undisturbed)
         assert "error" not in events[-1]
         assert seen([event async for event in events_of(client, path, body)]) == seen(undisturbed)
+
+
+async def disturb(
+    pair: Corral, client: httpx.AsyncClient, case: str, signal_number: signal.Signals
+) -> tuple[list[dict[str, Any]], str]:
+    """Send a signal to the replica of a stream. Return the stream's events, and the replica."""
+    disturbed = None
+    while disturbed is None:  # a stream may end before its replica is found
+        events = []
+        async with aclosing(events_of(client, *CASES[case])) as stream:
+            async for event in stream:
+                events.append(event)
+                if len(events) == 4:
+                    busy = (each for each, count in (await num_running(pair)).items() if count)
+                    if disturbed := next(busy, None):
+                        os.kill(pid_of(pair, disturbed), signal_number)
+    return events, disturbed
 
 
 async def test_a_stored_response_and_a_batch_are_complete_when_replicas_are_killed(

@@ -10,25 +10,13 @@ import pytest
 from tests.engines.conftest import ENGINE, Served
 from tests.support.batches import CHAT, batch_line
 from tests.support.rpc import CAPITAL
+from tests.support.sdk import WEATHER
 from tests.support.sdk_batches import read_batch, start_batch, wait_for_batch
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 ANSWER = "The capital of France is Paris."
 QUESTION: Any = [{"role": "user", "content": CAPITAL}]
-WEATHER: Any = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "The weather of a city.",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}},
-            "required": ["city"],
-            "additionalProperties": False,
-        },
-    },
-}
 CITY: Any = {
     "type": "json_schema",
     "json_schema": {

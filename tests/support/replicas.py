@@ -17,7 +17,7 @@ from svc_kit.auth.authenticator import Authenticator
 from svc_kit.errors import DomainError
 from svc_kit.rpc.interceptors import may_move
 from svc_kit.rpc.orca import orca_service
-from svc_kit.rpc.replica_channel import open_inference_channel
+from svc_kit.rpc.replica_channel import open_replica_channel
 from svc_kit.rpc.server import RpcServer, Service
 from tests.support.rpc_servers import SERVICE, Context, ScriptedInference, allow_all, stub_on
 
@@ -188,7 +188,7 @@ async def run_replicas(
         target = ",".join(str(server.address) for server in servers)
         if by_name:
             target = f"dns:///localhost:{servers[0].address.port}"
-        channel = open_inference_channel(target, outlives_engines=outlives_engines)
+        channel = open_replica_channel(target, outlives_engines=outlives_engines)
         await stack.enter_async_context(channel)
         yield Replicas(replicas, servers, channel)
 

@@ -11,24 +11,12 @@ from playwright.async_api import Route, expect
 from tests.support.browser import Tab, needs_chromium
 from tests.support.chat_page import answers, ask, ask_and_wait, keep_preset, open_chat
 from tests.support.rpc import CAPITAL
+from tests.support.sdk import WEATHER
 from tests.support.services import MODEL
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module"), needs_chromium]
 
 PICTURE = Path(__file__).resolve().parents[3] / "docs/understand/demo-vision.png"
-TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": "get_weather",
-            "parameters": {
-                "type": "object",
-                "properties": {"city": {"type": "string"}},
-                "required": ["city"],
-            },
-        },
-    }
-]
 
 
 async def test_an_answer_streams_in(tab: Tab) -> None:
@@ -153,7 +141,7 @@ async def test_a_tool_call_is_shown_and_its_output_sent(tab: Tab) -> None:
     """The user enters what the tool returns; the model answers with it."""
     await open_chat(tab)
     await tab.page.get_by_label("Temperature").fill("0")
-    await tab.page.get_by_label("Tools", exact=True).fill(json.dumps(TOOLS))
+    await tab.page.get_by_label("Tools", exact=True).fill(json.dumps([WEATHER]))
     await ask_and_wait(tab, "What is the weather in Paris?")
     await expect(tab.page.get_by_role("group", name="Tool call: get_weather")).to_be_visible()
     await expect(tab.page.get_by_label("Arguments of get_weather")).to_contain_text("Paris")

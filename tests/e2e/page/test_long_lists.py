@@ -11,21 +11,10 @@ from playwright.async_api import Route, expect
 
 from tests.support.browser import Tab, needs_chromium
 from tests.support.chat_page import answers, ask_and_wait, open_chat
+from tests.support.sdk import WEATHER
 from tests.support.services import MODEL, Corral
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module"), needs_chromium]
-
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}},
-            "required": ["city"],
-        },
-    },
-}
 
 
 @pytest_asyncio.fixture(loop_scope="module")

@@ -14,21 +14,10 @@ from tests.support.browser import Tab, needs_chromium, open_tab
 from tests.support.chat_page import answers, ask_and_wait, open_chat
 from tests.support.minilm import minilm_path
 from tests.support.rpc import CAPITAL
+from tests.support.sdk import WEATHER
 from tests.support.services import MODEL, Corral, corral_up
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module"), needs_chromium]
-
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}},
-            "required": ["city"],
-        },
-    },
-}
 
 
 @pytest.fixture(scope="module")

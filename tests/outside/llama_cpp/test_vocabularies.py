@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -142,16 +143,17 @@ def test_text_does_not_depend_on_where_its_bytes_are_split(loaded: Loaded) -> No
             assert first + rest == data.decode()
 
 
-def test_a_text_in_parts_has_the_same_tokens(loaded: Loaded) -> None:
+@pytest.mark.parametrize("add_special", [False, True])
+def test_a_text_in_parts_has_the_same_tokens(loaded: Loaded, *, add_special: bool) -> None:
     """Wherever it may be cut; with byte pairs it is cut between words, others are left whole."""
     vocabulary, text = loaded.vocabulary, " ".join(loaded.texts)
-    parts = list(vocabulary.parts_of(text, 1))
+    first, *others = vocabulary.parts_of(text, 1, add_special=add_special)
 
-    assert "".join(parts) == text
-    assert (len(parts) > 1) == (loaded.name not in WHOLE)
+    assert "".join((first, *others)) == text
+    assert bool(others) == (loaded.name not in WHOLE)
     for parse_special in (False, True):
-        tokens = [
-            vocabulary.tokenize(each, add_special=False, parse_special=parse_special)
-            for each in (text, *parts)
-        ]
-        assert [*chain.from_iterable(tokens[1:])] == tokens[0]
+        tokenize = partial(vocabulary.tokenize, parse_special=parse_special)
+        rest = chain.from_iterable(tokenize(each, add_special=False) for each in others)
+        assert [*tokenize(first, add_special=add_special), *rest] == tokenize(
+            text, add_special=add_special
+        )

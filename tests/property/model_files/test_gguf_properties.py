@@ -2,8 +2,7 @@
 
 import os
 import tempfile
-import tracemalloc
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from hypothesis import given, settings
@@ -13,6 +12,7 @@ from inference_svc.models.metadata import describe_model
 from inference_svc.models.sources import BUNDLED_PATH
 from model_files.gguf import ModelFileInvalid
 from tests.support.examples import examples
+from tests.support.memory import peak_bytes
 
 HEADER_BYTES = 96 * 1024
 MEMORY_BOUND_BYTES = 8 << 20
@@ -62,14 +62,8 @@ def test_damaged_headers_raise_nothing_but_model_file_invalid(
 def test_memory_is_bounded_for_large_files(changes: list[tuple[int, int]], file_bytes: int) -> None:
     """With a damaged header, up to a terabyte."""
     header = damaged_header(changes)
-    tracemalloc.start()
-    try:
-        describe(header, file_bytes)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
 
-    assert peak < MEMORY_BOUND_BYTES
+    assert peak_bytes(partial(describe, header, file_bytes)) < MEMORY_BOUND_BYTES
 
 
 @settings(max_examples=examples(100), deadline=None)

@@ -94,7 +94,7 @@ async def render(
 
 async def tokenize(vocabulary: Vocabulary, prompt: RenderedPrompt) -> list[int]:
     tokenizer = PromptTokenizer(vocabulary, InlineJobs(), BUNDLED_PATH, 10_000)
-    return (await tokenizer.tokenize_prompt(prompt)).tokens
+    return [*(await tokenizer.tokenize_prompt(prompt)).tokens]
 
 
 # --- the demo model's template -------------------------------------------------------------------

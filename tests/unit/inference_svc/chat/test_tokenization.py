@@ -63,7 +63,7 @@ async def tokenize(tokenizer: PromptTokenizer, text: str) -> list[int]:
 async def tokenize_spans(vocabulary: CharacterVocabulary, *spans: tuple[str, bool]) -> list[int]:
     """Tokenize a prompt of texts that are trusted or not."""
     prompt = RenderedPrompt(tuple(PromptSpan(*span) for span in spans), False, TurnFormat())
-    return (await make_tokenizer(vocabulary, FailingJobs()).tokenize_prompt(prompt)).tokens
+    return [*(await make_tokenizer(vocabulary, FailingJobs()).tokenize_prompt(prompt)).tokens]
 
 
 @pytest.mark.parametrize("text", ["x" * 2_000_000, "the cat " * 250_000, " " * 2_000_000])
@@ -178,7 +178,7 @@ async def test_vectors_have_places_between_the_tokens() -> None:
         CharacterVocabulary(adds_bos=True), FailingJobs()
     ).tokenize_prompt(prompt, [picture])
 
-    assert tokens == [
+    assert [*tokens] == [
         *(1, ord("x"), 7),
         *media_tokens(b"a", 3),
         *media_tokens(b"b", 2),

@@ -1,7 +1,9 @@
 """Tokens and texts of the demo model, and arguments that would crash llama.cpp."""
 
 import threading
+from array import array
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.models.sources import BUNDLED_PATH
 from model_files.gguf import ModelFileInvalid
 from svc_kit.errors import InvalidField, TokenOutOfVocabulary
+from tests.support.memory import peak_bytes
 
 END_OF_TEXT, TURN_START, TURN_END, THINK = 2039, 2040, 2041, 2046
 
@@ -46,6 +49,12 @@ def test_control_tokens_are_found_inside_longer_texts(vocabulary: Vocabulary) ->
 def test_control_texts_are_those_that_parse_special_finds(vocabulary: Vocabulary) -> None:
     """Without tokens that are ordinary output, such as `<think>`."""
     assert vocabulary.control_texts == ("<|endoftext|>", "<|im_end|>", "<|im_start|>")
+
+
+def test_a_long_text_of_tokens_takes_little_more_than_its_bytes(vocabulary: Vocabulary) -> None:
+    tokens = array("i", [5]) * 500_000
+
+    assert peak_bytes(partial(vocabulary.detokenize, tokens)) < 4 * len(tokens)
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,8 @@ INTEGER = OfferedTools({"f": '{"properties": {"a": {"type": "integer"}}}'})
 @given(st.integers(), st.integers(0, 30), st.integers(0, 3))
 def test_a_whole_number_has_all_digits(number: int, exponent: int, num_zeros: int) -> None:
     """As an integer, however it is written."""
-    text = f"{Decimal(number).scaleb(-exponent):f}{'' if exponent else '.0'}{'0' * num_zeros}"
+    scaled = f"{Decimal(f'{number}e-{exponent}'):f}"
+    text = f"{scaled}{'' if exponent else '.0'}{'0' * num_zeros}"
 
     assert INTEGER.as_json("f", ["a"], f"{text}e{exponent}") == str(number)
 
