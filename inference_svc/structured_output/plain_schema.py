@@ -27,7 +27,7 @@ _VOID: dict[str, tuple[Any, ...]] = {
 }
 """Values of keywords that limit nothing. llguidance refuses the keywords whatever they say."""
 _CHECKED = ("format", "$id", "$ref", "$schema", *_VOID)
-_BY_NAME = ("properties", "$defs", "definitions", "patternProperties", "dependentSchemas")
+_BY_NAME = ("properties", "$defs", "definitions", "dependentSchemas")
 _SINGLE = (
     "items", "additionalProperties", "additionalItems", "not", "if", "then", "else", "contains",
     "propertyNames", "unevaluatedProperties", "unevaluatedItems",
@@ -40,6 +40,9 @@ _DRAFT = re.compile(
     r"|https://json-schema\.org/draft/(2019-09|2020-12)/schema#?"
 )
 """The values of `$schema` that llguidance knows."""
+_CLASS = re.compile(r"\\[pP](?:\{[^}]*\}|.)|\\.|\[(?:\\.|[^\]\\\[])*\]", re.DOTALL)
+_LARGE_CLASS = re.compile(r"\\[pP]|\[\^|\[.*(\\x00|\\u0000|\\[pP])", re.DOTALL)
+"""Begins a character class that may have all control characters."""
 _DEFINITION = re.compile(r"#/(\$defs|definitions)/[^/]*")
 """Refers to what is cleaned, and thus certainly a schema."""
 
@@ -62,7 +65,7 @@ def plain_schema(schema: dict[str, Any], text: str, *, annotations: bool = True)
     """Remove keywords whose values limit nothing (`_VOID`), unknown formats and drafts, each `$id`
     that is no URI or has a fragment that nothing refers to, and, unless `annotations` or a `$ref`
     to one, the keywords that only describe values, so that more schemas are equal. Formats with a
-    day become patterns. `text` is that of the schema."""
+    day become patterns, whose negated classes do not match NUL. `text` is that of the schema."""
     cleaner = _Cleaner(text, annotations=annotations)
     plain = cleaner.clean(schema)
     if cleaner.needs_annotations and not annotations:
@@ -84,7 +87,7 @@ class _Cleaner:
             return schema
         return _with_real_days(
             {
-                key: self._inner(key, value) if isinstance(value, dict | list) else value
+                key: self._inner(key, value)
                 for key, value in schema.items()
                 if key not in self._removed and not (key in _CHECKED and self._is_void(key, value))
             }
@@ -105,11 +108,27 @@ class _Cleaner:
         return any(value == void and type(value) is type(void) for void in _VOID.get(keyword, ()))
 
     def _inner(self, keyword: str, value: Any) -> Any:
+        if keyword == "pattern" and isinstance(value, str):
+            return _without_nul(value)
+        if not isinstance(value, dict | list):
+            return value
+        if keyword == "patternProperties" and isinstance(value, dict):
+            return {_without_nul(name): self.clean(each) for name, each in value.items()}
         if keyword in _BY_NAME and isinstance(value, dict):
             return {name: self.clean(each) for name, each in value.items()}
         if keyword in _LISTED and isinstance(value, list):
             return [self.clean(each) for each in value]
         return self.clean(value) if keyword in _SINGLE else value
+
+
+def _without_nul(pattern: str) -> str:
+    """The pattern without NUL in its large classes. llguidance lets a class with all control
+    characters match every escaped character, such as \\" for [^"]."""
+
+    def narrow(part: re.Match[str]) -> str:
+        return rf"[{part[0]}&&[^\x00]]" if _LARGE_CLASS.match(part[0]) else part[0]
+
+    return _CLASS.sub(narrow, pattern)
 
 
 def _with_real_days(schema: dict[str, Any]) -> dict[str, Any]:

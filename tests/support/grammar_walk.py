@@ -1,21 +1,30 @@
-"""Random texts that a compiled grammar allows."""
+"""Compiled grammars, and random texts that they allow."""
 
+import json
 import random
 from collections.abc import Iterator, Sequence
-from typing import Final
+from dataclasses import asdict
+from typing import Any, Final
 
 import numpy as np
 from llguidance import LLMatcher
 
 from inference_svc.chat.parsers.formats import Family
-from inference_svc.structured_output.compile_job import byte_tokenizer
+from inference_svc.structured_output.compile_job import byte_tokenizer, compile_grammar
 from inference_svc.structured_output.matcher import build_matcher
-from inference_svc.structured_output.spec import SPACE
+from inference_svc.structured_output.spec import SPACE, OutputSpec
 
 MAX_TOKENS: Final = 20_000
 SIZE, END, FIRST_CONTROL = 512, 511, 300
 Endings = Sequence[set[str]]
 JSON_ENDINGS: Final = (set('"}]0'), {'"}'})
+
+
+def compile_spec(spec: OutputSpec) -> dict[str, Any]:
+    """The result of the sandbox job."""
+    asked = json.loads(json.dumps(asdict(spec)))
+    vocabulary = {"size": SIZE, "control": {}, "ends": [END]}
+    return compile_grammar({"asked": asked, "vocabulary": vocabulary})
 
 
 class Walk:

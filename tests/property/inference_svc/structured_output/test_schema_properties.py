@@ -2,7 +2,6 @@
 they allow. `jsonschema` with decimals is the oracle."""
 
 import json
-from dataclasses import asdict
 from decimal import Decimal, localcontext
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inference_svc.structured_output.compile_job import compile_grammar
 from inference_svc.structured_output.spec import (
     CallableTool,
     OutputFormat,
@@ -21,7 +19,7 @@ from inference_svc.structured_output.spec import (
     ToolCallSyntax,
 )
 from tests.support.examples import examples, timeout
-from tests.support.grammar_walk import END, JSON_ENDINGS, SIZE, Walk, accepts
+from tests.support.grammar_walk import JSON_ENDINGS, Walk, accepts, compile_spec
 from tests.support.json_numbers import HARD_NUMBERS, number_texts
 
 _NUMBERS = (
@@ -164,12 +162,6 @@ def compile_tool(schema: str, *, strict: bool) -> dict[str, Any]:
     tool = CallableTool("f", schema, strict, "tools[0]")
     calls = ToolCallSpec((ToolCallSyntax("[", "|", "]"),), (tool,), True, False)
     return compile_spec(OutputSpec(None, calls, None))
-
-
-def compile_spec(spec: OutputSpec) -> dict[str, Any]:
-    asked = json.loads(json.dumps(asdict(spec)))
-    vocabulary = {"size": SIZE, "control": {}, "ends": [END]}
-    return compile_grammar({"asked": asked, "vocabulary": vocabulary})
 
 
 def is_valid(value: Any, schema: Any) -> bool:

@@ -1,0 +1,49 @@
+"""Patterns of JSON strings, which are matched before JSON escapes characters; Python's `re` is the
+oracle."""
+
+import json
+import re
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from inference_svc.structured_output.spec import OutputFormat, OutputFormatKind, OutputSpec
+from tests.support.examples import examples, timeout
+from tests.support.grammar_walk import JSON_ENDINGS, Walk, accepts, compile_spec
+
+CHARACTERS = '"\\\n\t\r\b\f\x01\x1f/abnu041é€\U0001f600 '
+PARTS = (
+    '[^"]', r"[^\\]", r'[^"\\]', r"[^\n]", r"[^\x00-\x1f]", r"[\x00-\x1f]", r"[\u0000-\u001f]",
+    r"[^\u0000-\u001f]", ".", r"\D", r"[^\d\n]", "[^a-z]", "[^n]", "[^u]", '"', r"\\", r"\n", "a",
+    '[a"]', r"[\\b]", "[^\x01]", r"[\s\S]", r"[^\/]",
+)  # fmt: skip
+parts = st.tuples(st.sampled_from(PARTS), st.sampled_from(("", "", "?", "{2}"))).map("".join)
+patterns = st.lists(parts, min_size=1, max_size=2).map("".join)
+
+
+@timeout(60)
+@settings(max_examples=examples(60), deadline=None)
+@given(patterns, st.lists(st.text(CHARACTERS, max_size=4), max_size=20), st.integers(0, 2**32))
+@example('[^"]', ['"', "\\", "\n", "a"], 0)
+@example(r"[\x00-\x1f]{2}", ['""', "\\\\", "\n\t"], 0)
+def test_a_pattern_allows_what_it_matches(pattern: str, texts: list[str], seed: int) -> None:
+    """As values, and as names of members."""
+    schema = {"type": "string", "pattern": f"^{pattern}$"}
+    names = {
+        "type": "object", "patternProperties": {f"^{pattern}$": {"type": "null"}},
+        "additionalProperties": False,
+    }  # fmt: skip
+    string, members = _compile(schema), _compile(names)
+    expression = re.compile(pattern, re.ASCII)
+
+    for text in texts:
+        written = json.dumps(text, ensure_ascii=False)
+        is_match = expression.fullmatch(text) is not None
+        assert accepts(string, written) == is_match
+        assert accepts(members, f"{{{written}: null}}") == is_match
+    assert expression.fullmatch(json.loads(Walk(JSON_ENDINGS, {}, seed).text(string)))
+
+
+def _compile(schema: object) -> str:
+    output = OutputFormat(OutputFormatKind.JSON_SCHEMA, json.dumps(schema), "format")
+    return str(compile_spec(OutputSpec(output, None, None))["grammar"])
