@@ -125,9 +125,11 @@ def check_media_type(content_type: str) -> None:
 def _declared_size(request: Request) -> int:
     """The size of the body in the request's head; 0 if it is not there."""
     declared = request.headers.get("content-length", "0")
-    if request.headers.get("content-encoding", "identity").lower() != "identity":
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding.lower() != "identity":
+        expected = "the body without one"
         raise UnsupportedMediaType(
-            media_type=f"content-encoding {request.headers['content-encoding']}"
+            media_type=encoding, expected=expected, header="content encoding"
         )
     if not declared.isdigit():
         raise InvalidField(field="content-length", problem="it must be a number")

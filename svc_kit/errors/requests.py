@@ -94,10 +94,11 @@ class BodyTooSlow(InvalidArgument):
 
 
 class UnsupportedMediaType(InvalidArgument):
-    """The content type '{media_type}' is not supported. Send {expected}."""
+    """The {header} '{media_type}' is not supported. Send {expected}."""
 
     media_type: str
     expected: str = "application/json"
+    header: str = "content type"
 
 
 class UnsupportedValue(InvalidArgument):

@@ -97,23 +97,34 @@ class HarmonyReader:
         if header.channel == "analysis" and not header.has_recipient:
             return (yield from self._analysis())
         if header.function and self._tools and (yield from self._begin_call(header.function)):
-            arguments = TextStripper()
-            return (
-                yield from source.until(
-                    _BREAKS, lambda text: self._output.add_arguments(arguments.feed(text))
-                )
-            )
+            return (yield from self._arguments())
         self._output.begin_message()
         return (yield from source.until(_BREAKS, self._output.add_content))
 
     def _begin_call(self, name: str) -> ParseSteps[bool]:
         position = self._source.position
         yield from self._source.spaces()
-        is_call = (yield from self._source.peek()) == "{"
+        next_character = yield from self._source.peek()
+        is_call = next_character in ("{", "") or bool((yield from self._source.literal(*_BREAKS)))
         self._source.rewind(position)
         if is_call:
             self._output.begin_call(name)
         return is_call
+
+    def _arguments(self) -> ParseSteps[str]:
+        """Parse the arguments of a call; without any text there are none."""
+        stripper, is_empty = TextStripper(), True
+
+        def add(text: str) -> None:
+            nonlocal is_empty
+            inside = stripper.feed(text)
+            is_empty &= not inside
+            self._output.add_arguments(inside)
+
+        end = yield from self._source.until(_BREAKS, add)
+        if is_empty:
+            self._output.add_arguments("{}")
+        return end
 
     def _analysis(self) -> ParseSteps[str]:
         source, output = self._source, self._output

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 from inference_svc.chat.parsers.formats import ToolCallFormat, TurnFormat
-from inference_svc.chat.parsers.harmony import HarmonyReader
+from inference_svc.chat.parsers.harmony import MESSAGE, HarmonyReader
 from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.output import TurnOutput
 from inference_svc.chat.parsers.reasoning import CallProbe, ReasoningSplitter
@@ -124,7 +124,8 @@ class TurnParser:
         self._parse(self._reasoning.feed(text))
 
     def finish(self, cut_before: str | None = None, *, in_content: bool = False) -> None:
-        """End the turn, which adds the text that was held back, except a call without arguments.
+        """End the turn, which adds the text that was held back, except a call without arguments,
+        unless these are all of a message.
 
         `cut_before`: the turn was cut off before this stop text, or if it is empty, at its limit.
         An open call then stays open; at the limit, what may be the beginning of a marker is
@@ -143,7 +144,8 @@ class TurnParser:
         if at_limit:
             self._num_characters -= source.drop_unread()
         held = _SEPARATORS.sub("", source.undecided, 1) if source.is_inside else ""
-        is_head = not in_content and self._is_call_head(held, at_limit=at_limit)
+        is_whole = cut_before is None and held.rstrip().endswith(MESSAGE)
+        is_head = not (in_content or is_whole) and self._is_call_head(held, at_limit=at_limit)
         is_open = cut_before is not None and output.has_open_call and not in_content
         is_separator = source.is_inside and not (held or in_content) and output.is_after_call
         if not (is_head or is_open or is_separator):

@@ -125,6 +125,9 @@ async def test_compressed_bodies_are_rejected(client: AsyncClient) -> None:
     answer = await client.post(CHAT, content=b"{}", headers=headers)
 
     assert answer.status_code == 415
+    assert answer.json()["error"]["message"] == (
+        "The content encoding 'gzip' is not supported. Send the body without one."
+    )
 
 
 async def test_a_large_content_length_is_rejected() -> None:
