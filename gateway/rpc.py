@@ -23,6 +23,7 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
 from dialects.openai.errors import with_prompt_number
+from dialects.shared.whole_answers import gather_output
 from gateway.auth import Caller, Credentials, Metadata
 from gateway.calls import CallGroup, Calls, StreamCall, UnaryCall, UploadCall
 from svc_kit.errors import UpstreamUnavailable
@@ -155,10 +156,15 @@ class InferenceClient(RpcClient):
         pages = self.pages(ListModelsRequest(), ListModelsResponse)
         return [model async for page in pages for model in page.models]
 
-    def generate(self, requests: Sequence[ChatRequest | GenerateRequest]) -> Calls[Any]:
-        """Start Chat or Generate for each request."""
+    def generate(
+        self, requests: Sequence[ChatRequest | GenerateRequest], *, streams: bool = True
+    ) -> Calls[Any]:
+        """Start Chat or Generate for each request. `streams`: their tokens are sent when they
+        come."""
         for request in requests:
             request.options.label = self._label
+            if not streams:
+                gather_output(request)
         starts = [functools.partial(self.stream, request) for request in requests]
         if len(starts) == 1:
             return starts[0]()

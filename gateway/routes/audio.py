@@ -85,9 +85,10 @@ async def _respond(
     body = parse(with_deployment(request.scope, fields))
     check_reads_audio(await inference.get_model(body.model))
     requests = [transcription_request(body, data)]
-    start = functools.partial(inference.generate, requests)
+    streams = isinstance(body, TranscriptionFields) and bool(body.stream)
+    start = functools.partial(inference.generate, requests, streams=streams)
     transcription = CollectedTranscription(body, data)
-    if isinstance(body, TranscriptionFields) and body.stream:
+    if streams:
         return context.stream_response(start, transcription, TRANSCRIPTION_PARAMS)
     if body.response_format == "text":
         return context.call_response(start, TextObject(transcription), TRANSCRIPTION_PARAMS)

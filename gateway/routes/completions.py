@@ -72,7 +72,7 @@ async def _chat_response(
 ) -> CallResponse:
     params = chat_params(body)
     requests = [await convert(chat_request, body, files)]
-    start = functools.partial(inference.generate, requests)
+    start = functools.partial(inference.generate, requests, streams=bool(body.stream))
     envelope = context.new_envelope(CHAT_ID, body.model)
     if not body.stream:
         return context.object_response(start, CollectedChat(envelope, body), params)
@@ -106,7 +106,7 @@ async def create_completion(
     with openai_names(params):
         rendered = render_echoes(body, detokenize)
         echoes = await context.complete(request, rendered) if body.echo else await rendered
-    start = functools.partial(inference.generate, requests)
+    start = functools.partial(inference.generate, requests, streams=bool(body.stream))
     envelope = context.new_envelope(COMPLETION_ID, body.model)
     if not body.stream:
         return context.object_response(start, CollectedCompletion(envelope, body, echoes), params)

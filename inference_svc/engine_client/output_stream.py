@@ -5,6 +5,7 @@ one fewer, larger ones. Beyond a limit the sequences of a slow reader are paused
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -47,6 +48,8 @@ class OutputStream:
         self._unread: dict[int, list[StreamEvent]] = {}  # by sequence, deltas joined
         self._num_unread = 0
         self._has_news = asyncio.Event()
+        self._has_urgent = asyncio.Event()
+        """Whether more than a few deltas are unread."""
         self._error: DomainError | None = None
         self._pause_timer: asyncio.TimerHandle | None = None
 
@@ -80,6 +83,8 @@ class OutputStream:
             unread.append(event)
         self._num_unread += 1
         self._has_news.set()
+        if not isinstance(event, Delta) or self._num_unread >= self._limits.unread_events // 2:
+            self._has_urgent.set()
         if self._num_unread >= self._limits.unread_events and not self.is_paused and self._open:
             self._set_paused(True)
             self._pause_timer = self._loop.call_later(
@@ -95,6 +100,7 @@ class OutputStream:
         self._cancel()
         self._open.clear()
         self._has_news.set()
+        self._has_urgent.set()
 
     def close(self) -> None:
         """Cancel running sequences and drop unread events. Can be called repeatedly."""
@@ -104,8 +110,9 @@ class OutputStream:
             self._open.clear()
         self._pop_unread()
 
-    async def read(self) -> list[StreamEvent]:
+    async def read(self, interval_s: float = 0.0) -> list[StreamEvent]:
         """Wait for events and return all unread ones; none after the end of the last sequence.
+        Deltas without other events are gathered for `interval_s` seconds.
 
         Raises the stream's `DomainError`.
         """
@@ -116,6 +123,11 @@ class OutputStream:
                 return []
             self._has_news.clear()
             await self._has_news.wait()
+        if interval_s and not self._has_urgent.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(interval_s):
+                    await self._has_urgent.wait()
+        self._has_urgent.clear()
         if self.is_paused and self._error is None:
             self._stop_pause_timer()
             self._set_paused(False)

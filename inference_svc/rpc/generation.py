@@ -310,6 +310,7 @@ def _submit(call: AnyCall, checked: _Checked) -> AcceptedRequest:
         key,
         call.admission,
         prompt_token_ids=call.options.output.prompt_token_ids,
+        interval_s=call.options.output.interval_ms / 1000,
         ignored_options=ignored,
         model_digest=call.loaded.digest,
     )

@@ -38,7 +38,8 @@ ResponseT = TypeVar("ResponseT", service_pb.GenerateResponse, service_pb.ChatRes
 @dataclass(frozen=True, slots=True)
 class AcceptedRequest:
     """A submitted request: its choices, its stream, and the values of the first event.
-    `prompt_token_ids`: send the tokens of the prompt."""
+    `prompt_token_ids`: send the tokens of the prompt. `interval_s`: send those of this time
+    together."""
 
     requests: Sequence[SequenceRequest]
     stream: OutputStream
@@ -46,6 +47,7 @@ class AcceptedRequest:
     usage_key: UsageKey
     admission: LimitReservation
     prompt_token_ids: bool = False
+    interval_s: float = 0.0
     ignored_options: tuple[str, ...] = ()
     model_digest: str = ""
 
@@ -225,7 +227,7 @@ async def stream_responses(
 
     try:
         yield response_type(accepted=accepted.accepted())
-        while batch := await stream.read():
+        while batch := await stream.read(accepted.interval_s):
             for event in batch:
                 choice = choices[event.sequence_id]
                 if isinstance(event, events.Delta):

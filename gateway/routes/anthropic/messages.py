@@ -52,7 +52,7 @@ async def create_message(
     headers = request.headers
     affinity = next((headers[name] for name in SESSION_HEADERS if name in headers), "")
     proto, paths = await convert(message_request, body, affinity)
-    start = functools.partial(inference.generate, [proto])
+    start = functools.partial(inference.generate, [proto], streams=bool(body.stream))
     rename = functools.partial(with_anthropic_names, paths=paths)
     if not body.stream:
         return context.object_response(start, CollectedMessage(body), rename)

@@ -74,7 +74,7 @@ def _respond(
     answers: Continuations,
     params: dict[str, str],
 ) -> Response:
-    start = functools.partial(inference.generate, requests)
+    start = functools.partial(inference.generate, requests, streams=bool(body.stream))
     if body.stream:
         return context.stream_response(start, answers, params)
     return context.object_response(start, answers, params)

@@ -53,10 +53,10 @@ async def chat(
     if not body.messages:
         return await _load(inference, body, events.NO_MESSAGE, request, context)
     proto = await convert(chat_request, body)
-    start: Callable[[], Calls[Any]] = functools.partial(ShortenedChat, inference, proto)
+    call: Callable[..., Calls[Any]] = functools.partial(ShortenedChat, inference, proto)
     if body.truncate is False:
-        start = functools.partial(inference.generate, [proto])
-    return _respond(context, body, start, answer, chat_params(body))
+        call = functools.partial(inference.generate, [proto])
+    return _respond(context, body, call, answer, chat_params(body))
 
 
 @router.post(
@@ -76,9 +76,9 @@ async def generate(
     if not body.prompt:
         return await _load(inference, body, events.NO_RESPONSE, request, context)
     if body.is_completion:
-        start = functools.partial(inference.generate, [completion_request(body)])
+        call = functools.partial(inference.generate, [completion_request(body)])
         answer = events.PromptAnswer(body.written_name)
-        return _respond(context, body, start, answer, generate_params(body))
+        return _respond(context, body, call, answer, generate_params(body))
     return await _answer_prompt(inference, body, request, context)
 
 
@@ -88,22 +88,23 @@ async def _answer_prompt(
     proto = await convert(prompt_request, body)
     params, name = generate_params(body), body.written_name
     if body.images:  # the vectors of a picture are no tokens that a client could send back
-        start = functools.partial(inference.generate, [proto])
-        return _respond(context, body, start, events.PromptAnswer(name), params)
+        call = functools.partial(inference.generate, [proto])
+        return _respond(context, body, call, events.PromptAnswer(name), params)
     reply = inference_service_pb2.RenderChatResponse
     rendered = await context.complete(request, inference.call(render_request(proto), reply))
     answered, prompt = answered_request(body, proto, rendered.token_ids)
-    start = functools.partial(inference.generate, [answered])
-    return _respond(context, body, start, events.PromptAnswer(name, prompt), params)
+    call = functools.partial(inference.generate, [answered])
+    return _respond(context, body, call, events.PromptAnswer(name, prompt), params)
 
 
 def _respond(
     context: AppContext,
     body: GenerationBody,
-    start: Callable[[], Calls[Any]],
+    call: Callable[..., Calls[Any]],
     answer: events.Answer,
     params: Mapping[str, str],
 ) -> Response:
+    start = functools.partial(call, streams=body.streams)
     if body.streams:
         return context.line_response(start, answer, params)
     return context.object_response(start, answer, params)

@@ -13,13 +13,18 @@ from svc_kit.errors import ContextLengthExceeded, DomainError
 
 
 class ShortenedChat:
-    """The call of a chat (`Calls`)."""
+    """The call of a chat (`Calls`). `streams` is as in `InferenceClient.generate`."""
 
     def __init__(
-        self, inference: InferenceClient, request: inference_service_pb2.ChatRequest
+        self,
+        inference: InferenceClient,
+        request: inference_service_pb2.ChatRequest,
+        *,
+        streams: bool,
     ) -> None:
         self._inference = inference
         self._request = request
+        self._streams = streams
         self._call: Any = self._start()
         self._stopped: DomainError | None = None
 
@@ -55,4 +60,4 @@ class ShortenedChat:
         self._call.stop(error)
 
     def _start(self) -> Any:
-        return self._inference.generate([self._request])
+        return self._inference.generate([self._request], streams=self._streams)

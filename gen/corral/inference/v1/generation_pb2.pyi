@@ -95,18 +95,20 @@ class StoppingParams(_message.Message):
     def __init__(self, max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: _Optional[bool] = ..., include_stop: _Optional[bool] = ...) -> None: ...
 
 class OutputOptions(_message.Message):
-    __slots__ = ("token_ids", "top_logprobs", "prompt_logprobs", "special_tokens", "prompt_token_ids")
+    __slots__ = ("token_ids", "top_logprobs", "prompt_logprobs", "special_tokens", "prompt_token_ids", "interval_ms")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     SPECIAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
     token_ids: bool
     top_logprobs: int
     prompt_logprobs: int
     special_tokens: bool
     prompt_token_ids: bool
-    def __init__(self, token_ids: _Optional[bool] = ..., top_logprobs: _Optional[int] = ..., prompt_logprobs: _Optional[int] = ..., special_tokens: _Optional[bool] = ..., prompt_token_ids: _Optional[bool] = ...) -> None: ...
+    interval_ms: int
+    def __init__(self, token_ids: _Optional[bool] = ..., top_logprobs: _Optional[int] = ..., prompt_logprobs: _Optional[int] = ..., special_tokens: _Optional[bool] = ..., prompt_token_ids: _Optional[bool] = ..., interval_ms: _Optional[int] = ...) -> None: ...
 
 class Constraint(_message.Message):
     __slots__ = ("json_schema", "json_object", "regex", "lark", "gbnf", "choices")

@@ -150,6 +150,15 @@ async def test_requests_contain_the_batch_priority(running: RunningBatches) -> N
     assert chatted.options.scheduling.priority == PRIORITY_BATCH
 
 
+async def test_answers_of_lines_come_in_few_messages(running: RunningBatches) -> None:
+    """Nobody reads them before their end."""
+    texts = [batch_line("a", COMPLETIONS, prompt="x")]
+    await running.batches.run(texts, endpoint=COMPLETIONS)
+    await running.batches.run([chat_line("a")])
+
+    assert all(each.options.output.interval_ms for each in running.fake.calls.requests)
+
+
 async def test_completions_and_embeddings_are_endpoints(running: RunningBatches) -> None:
     texts = [batch_line("a", COMPLETIONS, prompt=["one", "two"], echo=True)]
     vectors = [batch_line("a", EMBEDDINGS, input=["one", "two"])]

@@ -40,10 +40,12 @@ class StreamHarness:
         for event in events:
             self.output.deliver(event)
 
-    async def read(self, into: list[list[StreamEvent]] | None = None) -> list[list[StreamEvent]]:
+    async def read(
+        self, into: list[list[StreamEvent]] | None = None, interval_s: float = 0.0
+    ) -> list[list[StreamEvent]]:
         """Read to the end; `into` gets what was read before an error."""
         batches = [] if into is None else into
-        while batch := await self.output.read():
+        while batch := await self.output.read(interval_s):
             batches.append(batch)
         return batches
 
@@ -125,3 +127,42 @@ async def test_only_the_first_error_is_raised_and_late_events_are_ignored() -> N
 
     with pytest.raises(EngineRestarting):
         await stream.read()
+
+
+@pytest.mark.parametrize("end", [make_finished(), Started(10, 0, 0)])
+async def test_deltas_are_gathered_until_something_else_comes(end: Finished | Started) -> None:
+    """The end of a choice is not delayed by the interval."""
+    stream = StreamHarness(limits=ReaderLimits(100, 60.0))
+    reading = asyncio.ensure_future(stream.output.read(interval_s=600.0))
+    stream.deliver(make_delta("a"))
+    await asyncio.sleep(0)
+    stream.deliver(make_delta("b"), end)
+
+    assert await reading == [Delta(10, ("a", "b"), (1, 1), ()), end]
+
+
+async def test_gathering_ends_after_the_interval() -> None:
+    stream = StreamHarness()
+    stream.deliver(make_delta("a"))
+
+    assert await stream.output.read(interval_s=0.001) == [make_delta("a")]
+
+
+async def test_gathering_pauses_no_sequence() -> None:
+    """It ends before a slow reader would be noticed."""
+    stream = StreamHarness(limits=ReaderLimits(4, 60.0))
+    reading = asyncio.ensure_future(stream.output.read(interval_s=600.0))
+    stream.deliver(make_delta("a"), make_delta("b"))
+
+    assert await reading == [Delta(10, ("a", "b"), (1, 1), ())]
+    assert stream.pauses == []
+
+
+async def test_a_failure_ends_gathering() -> None:
+    stream = StreamHarness()
+    reading = asyncio.ensure_future(stream.read(interval_s=600.0))
+    stream.deliver(make_delta("a"))
+    stream.output.fail(EngineRestarting(retry_after=1.0))
+
+    with pytest.raises(EngineRestarting):
+        await reading

@@ -314,6 +314,7 @@ HINTS: Final = {
     *("cache.reuse", "cache.salt", "cache.affinity", "cache.keep_for", "label"),
     *("scheduling.priority", "scheduling.queue_timeout"),
     *("speculation.enabled", "speculation.max_draft_tokens", "speculation.prediction"),
+    "output.interval_ms",
 }
 """And what Corral does itself."""
 NAMED: Final = {"output.token_ids"}
