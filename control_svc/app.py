@@ -196,6 +196,7 @@ async def _open_core(
             inference=await stack.enter_async_context(
                 open_replica_channel(
                     settings.inference_target,
+                    balancer=settings.inference_balancer,
                     tls=settings.inference_tls,
                     options=_INFERENCE_OPTIONS,
                     outlives_engines=False,

@@ -106,6 +106,7 @@ async def build(settings: GatewaySettings) -> AsyncIterator[Gateway]:
     async with (
         open_replica_channel(
             settings.inference_target,
+            balancer=settings.inference_balancer,
             tls=settings.inference_tls,
             options=CHANNEL_OPTIONS,
             outlives_engines=True,

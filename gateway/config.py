@@ -86,6 +86,10 @@ class GatewaySettings(AccessSettings):
     inference_target: ReplicaTargets = "127.0.0.1:50051"
     """The inference service, host:port; for several replicas "IP:port,IP:port", or
     dns:///name:port, which resolves to all of them."""
+    inference_balancer: TargetAddress | None = None
+    """host:port of a proxy, such as HAProxy or Envoy, that balances calls over replicas by their
+    metadata x-prefix-key; those of operators go to inference_target. Unset: gRPC's own policies
+    balance them."""
     inference_tls: UpstreamTlsSettings | None = None
     """TLS to the inference service. Unset: plaintext."""
     control_target: TargetAddress = "127.0.0.1:50052"

@@ -3,7 +3,7 @@
 A generation goes to the home of its prefix (ring_hash); all else, and what its home refuses or
 loses, is spread by load (weighted_round_robin, by the reports of `orca.py`). Calls of operators go
 to every replica (`replica_fan_out.py`). Both policies leave out replicas that are not SERVING, and
-for a while those whose calls fail.
+for a while those whose calls fail. A proxy may do the same by the metadata `PREFIX_KEY`.
 """
 
 import asyncio
@@ -48,30 +48,40 @@ _MOVABLE: Final = frozenset((pb.ChatRequest, pb.GenerateRequest))
 def open_replica_channel(
     target: str,
     *,
+    balancer: str | None = None,
     token: str | None = None,
     tls: UpstreamTlsSettings | None = None,
     options: Sequence[Option] = (),
     outlives_engines: bool,
 ) -> grpc.aio.Channel:
     """Open a channel to a service: with one address as `open_channel` does, with a list or a dns:
-    name to all replicas of the inference service. `outlives_engines` is as in `MovableStream`."""
+    name to all replicas of the inference service. `balancer`: all but the calls of
+    operators go to a proxy at this address. `outlives_engines` is as in `MovableStream`."""
     replicas = _replicas_target(target)
-    if replicas is None:
+    if balancer is None and replicas is None:
         return open_channel(target, token=token, tls=tls, options=options)
+    replicas = replicas or target
     os.environ.setdefault(_RING_HASH_FLAG, "true")
-    if tls is not None and tls.server_name is None and replicas.startswith("dns:"):
-        # Channels to single replicas have addresses, which certificates need not name.
-        host = parse_address(replicas.rpartition("/")[2].removeprefix("dns:")).host
-        tls = tls.model_copy(update={"server_name": host})
-    open_one = partial(open_channel, token=token, tls=tls)
     options = [*options, *_KEEPALIVE]
-    no_retries = ("grpc.enable_retries", 0)  # gRPC would repeat a call at the same replica
-    return ReplicaChannel(
-        open_one(replicas, options=[*options, no_retries, _service_config(_RING_HASH)]),
-        open_one(replicas, options=[*options, _service_config(_BY_LOAD, RETRIES)]),
-        FanOut(replicas, partial(open_one, options=[*options, no_retries])),
-        outlives_engines=outlives_engines,
-    )
+    once = [*options, ("grpc.enable_retries", 0)]  # gRPC would repeat a call at the same replica
+    open_one = partial(open_channel, token=token, tls=_replicas_tls(replicas, tls))
+    fan_out = FanOut(replicas, partial(open_one, options=once))
+    if balancer is None:
+        home = open_one(replicas, options=[*once, _service_config(_RING_HASH)])
+        spread = open_one(replicas, options=[*options, _service_config(_BY_LOAD, RETRIES)])
+    else:
+        home = open_channel(balancer, token=token, tls=tls, options=once)
+        spread = open_channel(balancer, token=token, tls=tls, options=options)
+    return ReplicaChannel(home, spread, fan_out, outlives_engines=outlives_engines)
+
+
+def _replicas_tls(replicas: str, tls: UpstreamTlsSettings | None) -> UpstreamTlsSettings | None:
+    """The settings for channels to single replicas, which have addresses that certificates need not
+    name."""
+    if tls is None or tls.server_name is not None or not replicas.startswith("dns:"):
+        return tls
+    host = parse_address(replicas.rpartition("/")[2].removeprefix("dns:")).host
+    return tls.model_copy(update={"server_name": host})
 
 
 def _replicas_target(target: str) -> str | None:

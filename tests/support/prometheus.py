@@ -1,8 +1,6 @@
-"""A real Prometheus: the Debian package, unpacked into `build/`, or the programs on the PATH."""
+"""A real Prometheus, of the Debian package."""
 
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,47 +8,18 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx
-import pytest
 import yaml
 
 from svc_kit.network import Address, open_listener
+from tests.support.debian_packages import find_program
 from tests.support.processes import Program
 
-ROOT: Final = Path(__file__).parents[2]
-_UNPACKED: Final = ROOT / "build" / "prometheus"
-
-
-def find_program(name: str) -> Path:
-    """Return `prometheus` or `promtool`. Skips the test where neither a program nor the package can
-    be had: on systems other than Debian, and offline."""
-    if found := shutil.which(name):
-        return Path(found)
-    program = _UNPACKED / "usr" / "bin" / name
-    if not program.exists():
-        if shutil.which("apt-get") is None:
-            pytest.skip(f"{name} is not installed, and there is no apt-get")
-        _unpack_package()
-    return program
-
-
-def _unpack_package() -> None:
-    """Fetch the package, whose hash apt verifies, and unpack it."""
-    _UNPACKED.parent.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=_UNPACKED.parent) as folder:
-        fetched = subprocess.run(
-            ["apt-get", "download", "prometheus"], cwd=folder, check=False, capture_output=True
-        )
-        packages = [*Path(folder).glob("*.deb")]
-        if fetched.returncode or not packages:
-            pytest.skip(f"apt-get cannot fetch prometheus: {fetched.stderr.decode()[-200:]}")
-        unpacked = Path(folder) / "unpacked"
-        subprocess.run(["dpkg-deb", "-x", packages[0], unpacked], check=True)
-        unpacked.replace(_UNPACKED)
+PACKAGE: Final = "prometheus"
 
 
 def promtool(*arguments: str | Path, folder: Path | None = None, text: str = "") -> str:
     """Run promtool and return its output. Raises AssertionError unless it succeeds."""
-    command: Sequence[str | Path] = [find_program("promtool"), *arguments]
+    command: Sequence[str | Path] = [find_program("promtool", PACKAGE), *arguments]
     done = subprocess.run(
         command, cwd=folder, input=text, text=True, capture_output=True, check=False
     )
@@ -87,7 +56,7 @@ def run_prometheus(folder: Path, targets: Sequence[str], shipped: Path) -> Itera
     with open_listener(Address("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     command: list[str | Path] = [
-        find_program("prometheus"),
+        find_program("prometheus", PACKAGE),
         f"--config.file={configuration}",
         f"--storage.tsdb.path={folder / 'data'}",
         f"--web.listen-address=127.0.0.1:{port}",

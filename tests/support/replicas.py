@@ -1,8 +1,8 @@
 """Replicas of a scripted inference service on free ports, and a channel to all of them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -179,16 +179,24 @@ class Replicas:
 
 @asynccontextmanager
 async def run_replicas(
-    count: int = 2, *, outlives_engines: bool = True, by_name: bool = False
+    count: int = 2,
+    *,
+    outlives_engines: bool = True,
+    by_name: bool = False,
+    start_balancer: Callable[[Sequence[RpcServer]], AbstractAsyncContextManager[str]] | None = None,
 ) -> AsyncIterator[Replicas]:
-    """Serve `count` replicas; the channel has their addresses, or the name of the first one."""
+    """Serve `count` replicas; the channel has their addresses, or the name of the first one, and
+    the address of a proxy before them, if one is started."""
     replicas = [Replica(name=name) for name in "abc"[:count]]
     async with AsyncExitStack() as stack:
         servers = [await stack.enter_async_context(serve_replica(replica)) for replica in replicas]
         target = ",".join(str(server.address) for server in servers)
         if by_name:
             target = f"dns:///localhost:{servers[0].address.port}"
-        channel = open_replica_channel(target, outlives_engines=outlives_engines)
+        balancer = None
+        if start_balancer is not None:
+            balancer = await stack.enter_async_context(start_balancer(servers))
+        channel = open_replica_channel(target, balancer=balancer, outlives_engines=outlives_engines)
         await stack.enter_async_context(channel)
         yield Replicas(replicas, servers, channel)
 

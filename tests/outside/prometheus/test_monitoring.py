@@ -10,8 +10,9 @@ from typing import Any, Final
 import httpx
 import pytest
 
+from tests.support.debian_packages import ROOT
 from tests.support.otlp import run_collector
-from tests.support.prometheus import ROOT, Prometheus, promtool, run_prometheus
+from tests.support.prometheus import Prometheus, promtool, run_prometheus
 from tests.support.services import MODEL, corral_up
 
 pytestmark = pytest.mark.e2e
