@@ -117,9 +117,28 @@ def test_services_call_each_other_at_addresses_that_exist(overlay: str, tmp_path
     found = dict(pods(overlay))
     for service in SERVICES:
         settings = load(service, overlay, found[service]["containers"][0], tmp_path)
-        targets = {getattr(settings, f"{other}_target", None) for other in SERVICES} - {None}
+        targets = {getattr(settings, f"{other}_target", "") for other in SERVICES} - {""}
         assert targets
-        assert targets <= addresses
+        assert {target.removeprefix("dns:///") for target in targets} <= addresses
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_several_inference_services_are_found_one_by_one(overlay: str, tmp_path: Path) -> None:
+    """By a name that resolves to their pods, with connections that end for new ones."""
+    found = dict(pods(overlay))
+    headless = {
+        manifest["metadata"]["name"]
+        for manifest in manifests(overlay)
+        if manifest["kind"] == "Service" and manifest["spec"].get("clusterIP") == "None"
+    }
+    targets = {
+        load(service, overlay, found[service]["containers"][0], tmp_path).inference_target
+        for service in ("gateway", "control")
+    }
+    inference = load("inference", overlay, found["inference"]["containers"][0], tmp_path)
+
+    assert targets == ({f"dns:///{name}:50051" for name in headless} or {"corral-inference:50051"})
+    assert (inference.server.max_connection_age_s is not None) is bool(headless)
 
 
 @pytest.mark.parametrize("overlay", ["overlays/production", "overlays/gpu"])
