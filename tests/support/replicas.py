@@ -19,6 +19,7 @@ from svc_kit.rpc.interceptors import may_move
 from svc_kit.rpc.orca import orca_service
 from svc_kit.rpc.replica_channel import open_replica_channel
 from svc_kit.rpc.server import RpcServer, Service
+from svc_kit.settings.groups import ServiceTlsSettings, UpstreamTlsSettings
 from tests.support.rpc_servers import SERVICE, Context, ScriptedInference, allow_all, stub_on
 
 NUM_TOKENS = 8
@@ -183,27 +184,37 @@ async def run_replicas(
     *,
     outlives_engines: bool = True,
     by_name: bool = False,
+    tls: ServiceTlsSettings | None = None,
+    client_tls: UpstreamTlsSettings | None = None,
     start_balancer: Callable[[Sequence[RpcServer]], AbstractAsyncContextManager[str]] | None = None,
 ) -> AsyncIterator[Replicas]:
     """Serve `count` replicas; the channel has their addresses, or the name of the first one, and
     the address of a proxy before them, if one is started."""
     replicas = [Replica(name=name) for name in "abc"[:count]]
     async with AsyncExitStack() as stack:
-        servers = [await stack.enter_async_context(serve_replica(replica)) for replica in replicas]
+        servers = [
+            await stack.enter_async_context(serve_replica(replica, tls=tls)) for replica in replicas
+        ]
         target = ",".join(str(server.address) for server in servers)
         if by_name:
             target = f"dns:///localhost:{servers[0].address.port}"
         balancer = None
         if start_balancer is not None:
             balancer = await stack.enter_async_context(start_balancer(servers))
-        channel = open_replica_channel(target, balancer=balancer, outlives_engines=outlives_engines)
+        channel = open_replica_channel(
+            target, balancer=balancer, tls=client_tls, outlives_engines=outlives_engines
+        )
         await stack.enter_async_context(channel)
         yield Replicas(replicas, servers, channel)
 
 
 @asynccontextmanager
 async def serve_replica(
-    replica: Replica, authenticator: Authenticator | None = None
+    replica: Replica,
+    authenticator: Authenticator | None = None,
+    *,
+    listen: str = "127.0.0.1:0",
+    tls: ServiceTlsSettings | None = None,
 ) -> AsyncIterator[RpcServer]:
     add = pb_grpc.add_InferenceServiceServicer_to_server
     scripted: Any = ScriptedInference(replica.tokenize, replica.generate)  # type: ignore[arg-type]
@@ -217,9 +228,10 @@ async def serve_replica(
             ),
             orca_service(replica.utilization),
         ],
-        listen="127.0.0.1:0",
+        listen=listen,
         authenticator=authenticator or allow_all(),
         registry=CollectorRegistry(),
+        tls=tls,
     )
     await server.start()
     server.set_serving(True)

@@ -2,6 +2,8 @@
 
 import asyncio
 import struct
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import grpc.aio
@@ -20,7 +22,10 @@ from svc_kit.errors import (
     UpstreamUnavailable,
 )
 from svc_kit.errors.status import from_rpc_error
+from svc_kit.network import Address
 from svc_kit.rpc.orca import ORCA
+from svc_kit.rpc.replica_channel import open_replica_channel
+from tests.support.dns_server import NameServer, run_name_server
 from tests.support.replicas import NUM_TOKENS, SEED, Replica, Replicas, run_replicas, serve_replica
 from tests.support.rpc_servers import stub_on
 
@@ -283,3 +288,38 @@ async def test_balancers_read_the_load_without_a_key() -> None:
 
         assert report == b"1" + struct.pack("<d", 1.0) + b"I" + struct.pack("<d", 0.25)
         assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+
+
+@asynccontextmanager
+async def run_named_replicas(server: NameServer, address: Address) -> AsyncIterator[Replicas]:
+    """Two replicas with the same port at two addresses, which a name has."""
+    replicas = [Replica(), Replica()]
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(serve_replica(replicas[0]))
+        port = first.address.port
+        listen = f"127.0.0.2:{port}"
+        second = await stack.enter_async_context(serve_replica(replicas[1], listen=listen))
+        server.addresses = ["127.0.0.1", "127.0.0.2"]
+        target = f"dns://{address}/replicas.test:{port}"
+        channel = open_replica_channel(target, outlives_engines=True)
+        yield Replicas(replicas, [first, second], await stack.enter_async_context(channel))
+
+
+async def test_all_addresses_of_a_name_are_replicas() -> None:
+    async with run_name_server() as names, run_named_replicas(*names) as replicas:
+        assert set((await homes(replicas)).values()) == {0, 1}
+
+
+async def test_a_name_that_cannot_be_resolved_again_keeps_its_replicas() -> None:
+    """Also when one of them ends, for which the name is asked again."""
+    async with run_name_server() as names, run_named_replicas(*names) as replicas:
+        before = await homes(replicas)
+        server, _ = names
+        server.addresses = []
+        num_questions = server.num_questions
+        await replicas.servers[0].drain(0)
+        while server.num_questions == num_questions:
+            assert set((await homes(replicas)).values()) == {1}
+
+        assert set(before.values()) == {0, 1}
+        assert set((await homes(replicas)).values()) == {1}

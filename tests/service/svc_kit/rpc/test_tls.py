@@ -5,8 +5,10 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import grpc.aio
 import pytest
 from corral.inference.v1 import inference_service_pb2 as pb
+from corral.inference.v1.engine_service_pb2 import GetLoadRequest
 from pydantic import ValidationError
 
 from svc_kit import errors
@@ -14,6 +16,7 @@ from svc_kit.lifecycle import StartupError
 from svc_kit.rpc.client import translate_errors
 from svc_kit.rpc.server import RpcServer
 from svc_kit.settings.groups import ServiceTlsSettings, UpstreamTlsSettings
+from tests.support.replicas import run_replicas
 from tests.support.rpc_servers import Running, allow_all, run_rpc_server
 
 pytestmark = pytest.mark.skipif(
@@ -35,7 +38,8 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("server", "client"):
         key, request = folder / f"{name}.key", folder / f"{name}.csr"
         openssl("req", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", request,
-                "-subj", f"/CN={name}", "-addext", "subjectAltName=DNS:corral.test")  # fmt: skip
+                "-subj", f"/CN={name}",
+                "-addext", "subjectAltName=DNS:corral.test,DNS:localhost")  # fmt: skip
         openssl("x509", "-req", "-in", request, "-CA", folder / "ca.crt",
                 "-CAkey", folder / "ca.key", "-days", "2", "-copy_extensions", "copy",
                 "-out", folder / f"{name}.crt")  # fmt: skip
@@ -91,6 +95,29 @@ async def test_mtls_accepts_only_certificates_of_its_ca(
             return
         with pytest.raises(errors.UpstreamUnavailable):
             await tokenize(running)
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+async def test_replicas_are_verified_by_one_name(certificates: Path, by_name: bool) -> None:
+    """`server_name`, or the name that resolves to them: certificates need not have addresses. Calls
+    to each of them, too."""
+    name = {} if by_name else {"server_name": "corral.test"}
+    tls = UpstreamTlsSettings(ca_file=certificates / "ca.crt", **name)
+    async with run_replicas(
+        1 if by_name else 2, by_name=by_name, tls=server_tls(certificates), client_tls=tls
+    ) as replicas:
+        await replicas.generate(pb.GenerateRequest(text="t"))
+        await replicas.stub.Tokenize(pb.TokenizeRequest(text="t"))
+        load = (await replicas.engine.GetLoad(GetLoadRequest())).load
+
+    assert load.num_slots == 2 * len(replicas.servers)
+
+
+async def test_replicas_with_another_name_are_not_called(certificates: Path) -> None:
+    tls = UpstreamTlsSettings(ca_file=certificates / "ca.crt")
+    async with run_replicas(2, tls=server_tls(certificates), client_tls=tls) as replicas:
+        with pytest.raises(grpc.aio.AioRpcError):
+            await replicas.stub.Tokenize(pb.TokenizeRequest(text="t"), timeout=5)
 
 
 async def test_a_server_whose_key_does_not_match_its_certificate_does_not_start(
