@@ -301,7 +301,8 @@ async def run_named_replicas(server: NameServer, address: Address) -> AsyncItera
         second = await stack.enter_async_context(serve_replica(replicas[1], listen=listen))
         server.addresses = ["127.0.0.1", "127.0.0.2"]
         target = f"dns://{address}/replicas.test:{port}"
-        channel = open_replica_channel(target, outlives_engines=True)
+        asks_often = ("grpc.dns_min_time_between_resolutions_ms", 10)
+        channel = open_replica_channel(target, options=[asks_often], outlives_engines=True)
         yield Replicas(replicas, [first, second], await stack.enter_async_context(channel))
 
 
