@@ -114,6 +114,8 @@ class NamedUrls(click.ParamType[tuple[str, tuple[str, ...]]]):
 @click.option("--threads", type=click.IntRange(min=1), help="Compute threads. Default: by CPU.")
 @click.option("--replicas", type=click.IntRange(1, MAX_REPLICAS), default=1, show_default=True,
               help="Inference services, among which requests are balanced.")  # fmt: skip
+@click.option("--gpus", multiple=True, metavar="NUMBER[,NUMBER...]", help="The GPUs of a replica,"
+              " as in CUDA_VISIBLE_DEVICES; once for each. Default: each has all.")  # fmt: skip
 @click.option("--require-keys", is_flag=True, help="Refuse requests without an API key.")
 @click.option("--otlp-endpoint", metavar="URL", help="A collector of OpenTelemetry, as in"
               " http://127.0.0.1:4317, to send traces to.")  # fmt: skip
@@ -126,6 +128,8 @@ def up(host: str | None, port: int | None, listen: str | None, **flags: Any) -> 
         raise click.UsageError("--engine: write all URLs of a name in one, as NAME=URL,URL")
     if flags["tokenizer"] is not None and not names:
         raise click.UsageError("--tokenizer is that of --engine, which is not given")
+    if flags["gpus"] and len(flags["gpus"]) != flags["replicas"]:
+        raise click.UsageError(f"--gpus: give it {flags['replicas']} times, once for each replica")
     up_flags = UpFlags(listen=listen_flag(host, port, listen), **flags)
     run_services(up_flags, lambda plan, inherited: supervise(plan, started, inherited))
 
@@ -198,7 +202,8 @@ def make_services(plan: Plan) -> list[Service]:
         make_service(
             name,
             settings.toml_table,
-            variables=environment_variables(settings.env_prefix(), plan.overrides[name]),
+            variables=environment_variables(settings.env_prefix(), plan.overrides[name])
+            | plan.visible_devices(name),
             config=plan.config,
             management=reachable(plan.management(name)),
             is_ready=_probe(plan, name),

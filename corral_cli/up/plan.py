@@ -1,7 +1,7 @@
 """The plan of `corral up`: the settings of each service, derived from the flags."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self, cast
 
@@ -43,6 +43,7 @@ def _model_name(reference: ModelReference) -> str:
 
 
 _ANY_LOOPBACK_PORT = "127.0.0.1:0"
+_VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GGML_VK_VISIBLE_DEVICES")
 ServiceWithPorts = InferenceSettings | ControlSettings | GatewaySettings
 _CLASSES: Mapping[str, type[ServiceWithPorts]] = {
     settings.toml_table: settings
@@ -77,6 +78,8 @@ class UpFlags:
     """Where all services send their traces."""
     replicas: int = 1
     """Inference services, each with its own ports and data folder."""
+    gpus: tuple[str, ...] = ()
+    """The numbers of the GPUs of each replica, as in "0,1"; empty: each has all."""
 
     def for_inference(self) -> dict[str, Any]:
         """Overrides for the settings of the inference service."""
@@ -121,6 +124,7 @@ class Plan:
     """The settings by service: inference, inference-2 and so on for replicas, control, gateway."""
     overrides: Mapping[str, Mapping[str, Any]]
     """Settings passed to each service in addition to the file and the environment, by service."""
+    gpus: tuple[str, ...] = ()
 
     @classmethod
     def load(cls, flags: UpFlags) -> Self:
@@ -142,7 +146,8 @@ class Plan:
             overrides["control"]["data_dir"] = first.inference.data_dir
         for shared in overrides.values():
             shared["service_token_file"] = first.token_file
-        return cls._load(flags.config, _with_replicas(overrides, first.inference, flags.replicas))
+        overrides = _with_replicas(overrides, first.inference, flags.replicas)
+        return replace(cls._load(flags.config, overrides), gpus=flags.gpus)
 
     def with_ports(self) -> Self:
         """Choose ports and connect the services. Raises StartupError."""
@@ -155,7 +160,7 @@ class Plan:
         listening = self._load(self.config, overrides)
         for service in overrides:
             overrides[service] |= listening.targets_for(service)
-        return self._load(self.config, overrides)
+        return replace(self._load(self.config, overrides), gpus=self.gpus)
 
     @classmethod
     def _load(cls, config: Path | None, overrides: Mapping[str, Mapping[str, Any]]) -> Self:
@@ -202,6 +207,11 @@ class Plan:
     @property
     def replica_settings(self) -> list[InferenceSettings]:
         return [cast(InferenceSettings, self.by_service[name]) for name in self.replicas]
+
+    def visible_devices(self, name: str) -> dict[str, str]:
+        """The variables by which ggml's backends see only the GPUs of a replica."""
+        gpus = dict(zip(self.replicas, self.gpus, strict=False))
+        return dict.fromkeys(_VISIBLE_DEVICES, gpus[name]) if name in gpus else {}
 
     def _replica_addresses(self) -> str:
         return ",".join(str(reachable(self.address(name))) for name in self.replicas)

@@ -1,5 +1,6 @@
 """The plan of `corral up` from flags, a file and the environment."""
 
+import os
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 from corral_cli.serve import load
 from corral_cli.up.children import environment_variables
+from corral_cli.up.command import make_services
 from corral_cli.up.plan import Plan, UpFlags
 from inference_svc.machine import available_cores
 from svc_kit.lifecycle import StartupError
@@ -266,6 +268,22 @@ def test_replicas_have_ports_and_data_folders_of_their_own(tmp_path: Path) -> No
     assert plan.replica_settings[1].snapshots.folder == Path("states/replica-2")
     assert tmp_path / "adapters" in plan.replica_settings[1].adapter_folders
     plan.check_ports()
+
+
+def test_replicas_see_the_gpus_that_are_theirs(tmp_path: Path) -> None:
+    """Other services keep what they have inherited."""
+    flags = UpFlags(data_dir=tmp_path, replicas=2, gpus=("0", "1,2"))
+    services = {each.name: each for each in make_services(Plan.load(flags).with_ports())}
+    seen = {
+        name: each.environment.get("CUDA_VISIBLE_DEVICES")
+        for name, each in services.items()
+        if each.environment is not None
+    }
+    inherited = os.environ.get("CUDA_VISIBLE_DEVICES")
+
+    assert seen["inference"] == "0"
+    assert seen["inference-2"] == "1,2"
+    assert seen["control"] == seen["gateway"] == inherited
 
 
 def test_replicas_divide_cores_and_memory_that_nobody_has_assigned(tmp_path: Path) -> None:
