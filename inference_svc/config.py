@@ -58,7 +58,7 @@ class EngineSettings(SettingsGroup):
     """How long the tokens of a stream, after its first, are buffered to be sent together, which
     reduces CPU load. With more than 16 streams the interval grows with their number, to at most
     twice this value. 0 sends every token by itself. Unset: each token is sent when it is computed,
-    and at most 20 later while the frontend lacks the CPU time to keep up."""
+    and at most 20 ms later while the frontend lacks the CPU time to keep up."""
     draft_tokens: int = Field(16, ge=0, le=256)
     """Maximum draft tokens of a step for all sequences together, predicted from the text so far and
     then verified; memory for their logits is reserved. 0 disables drafts. The log probabilities of
