@@ -158,6 +158,28 @@ async def test_answers_go_on_elsewhere(start_balancer: StartBalancer) -> None:
         assert home.fails_with is None
 
 
+async def test_a_replica_leaves_and_no_call_fails(start_balancer: StartBalancer) -> None:
+    """It is not ready for a while before it ends, as with `drain_delay_s`."""
+    async with run_replicas(start_balancer=start_balancer) as replicas:
+        answers, has_left = list[str](), asyncio.Event()
+
+        async def call_until_it_has_left(text: str) -> None:
+            while not has_left.is_set():
+                answers.append(_text(await replicas.generate(pb.GenerateRequest(text=text))))
+
+        async with asyncio.TaskGroup() as calls:
+            for text in PROMPTS[:8]:
+                calls.create_task(call_until_it_has_left(text))
+            replicas.servers[1].set_serving(False)
+            while 1 in (await homes(replicas)).values():
+                pass
+            await replicas.servers[1].drain(5)
+            await homes(replicas)
+            has_left.set()
+
+    assert set(answers) == {WHOLE}
+
+
 async def test_calls_of_operators_reach_all_replicas(start_balancer: StartBalancer) -> None:
     """Not through the balancer, which would choose one."""
     async with run_replicas(start_balancer=start_balancer) as replicas:
