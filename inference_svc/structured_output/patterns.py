@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 _CATEGORY = r"\\[pP](?:\{[^}]*\}|.)"
 _ATOM = rf"{_CATEGORY}|\\.|\[:\^?[a-z]+:\]"
-_CLASS = rf"\[\^?\]?(?:{_ATOM}|[^\]\\])*\]"
+_CLASS = rf"\[\^?\]?(?:{_ATOM}|[^\]\\])*+\]?"  # an unclosed one extends to the end
 _PART = re.compile(rf"{_CATEGORY}|\\.|{_CLASS}|.", re.DOTALL)
 _ITEM = re.compile(rf"({_ATOM}|.)(?:-({_ATOM}|.))?", re.DOTALL)
 """A character or class in a class, or a range."""
@@ -43,7 +43,7 @@ def whole_pattern(pattern: str) -> str:
 def _rust_part(part: str) -> str:
     if part in (r"\<", r"\>"):
         return part[1:]
-    if len(part) < 2 or part[0] != "[":
+    if len(part) < 2 or part[0] != "[" or part[-1] != "]":
         return part
     begin = "[^" if part.startswith("[^") and len(part) > len("[^]") else "["
     return f"{begin}{_ITEM.sub(_rust_item, part[len(begin) : -1])}]"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from inference_svc.chat.parsers.formats import FAMILIES, ToolCallFormat
+from inference_svc.structured_output.patterns import rust_pattern, whole_pattern, without_nul
 from inference_svc.structured_output.spec import (
     CallableTool,
     OutputFormat,
@@ -71,3 +72,18 @@ def test_the_classes_of_a_regular_expression_are_those_of_ecmascript() -> None:
     grammar = compile_spec(OutputSpec(form, None, None))["grammar"]
 
     assert [accepts(grammar, text) for text in ("ab", "a[", "]b")] == [True, False, False]
+
+
+@pytest.mark.parametrize("part", ["[", "[^", "[:", "[a-", "[\\]", "[]", "(a)", "()"])
+def test_the_work_is_linear_in_the_length_of_a_pattern(part: str) -> None:
+    """Classes that nothing closes are refused as they are."""
+    pattern = part * 40_000
+    assert whole_pattern(without_nul(rust_pattern(pattern)))
+
+
+@pytest.mark.parametrize("pattern", ["[", "[^", "a[", "[a", r"[a\]", "[]", "[^]"])
+def test_an_unclosed_class_is_refused(pattern: str) -> None:
+    form = OutputFormat(OutputFormatKind.JSON_SCHEMA, json.dumps({"pattern": pattern}), "format")
+    compiled = compile_spec(OutputSpec(form, None, None))
+
+    assert (compiled["field"], "unclosed" in compiled["problem"]) == ("format", True)
