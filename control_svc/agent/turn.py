@@ -110,8 +110,14 @@ def turn_tool(
     """Convert a client tool, which errors name `field`, to a function. The grammar of a custom tool
     is part of its schema if it is `enforced`, else of the text that describes its input."""
     if isinstance(tool, CustomTool):
-        schema = _custom_schema(tool, enforced=enforced)
-        return turns.TurnTool(tool.name, tool.description, schema, strict=True, field=field)
+        return turns.TurnTool(
+            tool.name,
+            tool.description,
+            _custom_schema(tool, enforced=enforced),
+            strict=True,
+            field=field,
+            grammar_field=f"{field}.format.definition" if tool.syntax else "",
+        )
     return turns.TurnTool(tool.name, tool.description, tool.parameters_json, tool.strict, field)
 
 

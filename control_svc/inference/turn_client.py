@@ -35,7 +35,7 @@ from dialects.shared.efforts import EFFORTS
 from dialects.shared.errors import with_field
 from svc_kit.auth.authenticator import ServiceToken
 from svc_kit.auth.principal import Priority
-from svc_kit.errors import DomainError, EngineRestarting
+from svc_kit.errors import DomainError, EngineRestarting, GrammarInvalid, SchemaInvalid
 from svc_kit.rpc.client import translate_errors
 from svc_kit.rpc.message_mapper import MessageMapper
 
@@ -136,13 +136,19 @@ def _tool_names(tools: Sequence[turns.TurnTool]) -> Iterator[None]:
     except DomainError as error:
         if error.field is None:
             raise
-        raise with_field(error, _in_request(error.field, tools)) from error.__cause__
+        field = _in_request(error.field, tools)
+        if isinstance(error, SchemaInvalid) and any(field == each.grammar_field for each in tools):
+            raise GrammarInvalid(field=field, problem=error.problem) from error.__cause__
+        raise with_field(error, field) from error.__cause__
 
 
 def _in_request(field: str, tools: Sequence[turns.TurnTool]) -> str:
     match = _TOOL_FIELD.match(field)
-    tool = tools[int(match[1])] if match and int(match[1]) < len(tools) else None
-    return field if match is None or tool is None else (tool.field or tool.name) + match[2]
+    if match is None or int(match[1]) >= len(tools):
+        return field
+    tool, inner = tools[int(match[1])], match[2]
+    is_schema = inner == ".function.parameters"
+    return (is_schema and tool.grammar_field) or (tool.field or tool.name) + inner
 
 
 @contextmanager
@@ -165,7 +171,7 @@ _MESSAGE: Final = MessageMapper(
     only_domain=["parts"],
     only_message=["parts"],
 )
-_TOOL: Final = MessageMapper(turns.TurnTool, chat.Tool, only_domain=["field"])
+_TOOL: Final = MessageMapper(turns.TurnTool, chat.Tool, only_domain=["field", "grammar_field"])
 _CHOICE: Final = MessageMapper(
     turns.TurnChoice, chat.ToolChoice, renamed={"allowed": "allowed_names"}
 )

@@ -99,6 +99,8 @@ class TurnTool(NamedTuple):
     strict: bool | None = None
     field: str = ""
     """The tool in errors, such as "tools[1]"; empty for one of the service's own."""
+    grammar_field: str = ""
+    """The field of the caller's grammar that the schema enforces; empty without one."""
 
 
 @dataclass(frozen=True, slots=True)

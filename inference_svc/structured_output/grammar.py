@@ -24,6 +24,7 @@ from inference_svc.structured_output.free_text import (
     free_rules,
 )
 from inference_svc.structured_output.numbers import parse_json
+from inference_svc.structured_output.patterns import rust_pattern
 from inference_svc.structured_output.plain_schema import PlainSchema, plain_schema
 from inference_svc.structured_output.recursion import is_endless
 from inference_svc.structured_output.schemas import find_reference
@@ -211,8 +212,8 @@ def output_format_grammars(form: OutputFormat) -> list[Grammar]:
         case OutputFormatKind.JSON_SCHEMA:
             return value_grammars(_form_schema(form.text, form.field), form.field)
         case OutputFormatKind.REGEX:
-            grammar = json.loads(LLMatcher.grammar_from_regex(form.text))["grammars"][0]
-            return [{"lark_grammar": grammar["lark_grammar"]}]
+            whole = json.loads(LLMatcher.grammar_from_regex(rust_pattern(form.text)))
+            return [{"lark_grammar": whole["grammars"][0]["lark_grammar"]}]
         case OutputFormatKind.LARK:
             return [{"lark_grammar": form.text}]
         case OutputFormatKind.GBNF:

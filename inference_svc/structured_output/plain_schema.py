@@ -4,6 +4,8 @@ import re
 from typing import Any, NamedTuple
 
 from inference_svc.structured_output.numbers import is_doubtful, is_narrowed, is_rounded
+from inference_svc.structured_output.patterns import rust_pattern, without_nul
+from inference_svc.structured_output.schemas import find_reference, properties, required
 from inference_svc.structured_output.texts import FORMATS
 
 _ANNOTATIONS = frozenset(
@@ -40,9 +42,6 @@ _DRAFT = re.compile(
     r"|https://json-schema\.org/draft/(2019-09|2020-12)/schema#?"
 )
 """The values of `$schema` that llguidance knows."""
-_CLASS = re.compile(r"\\[pP](?:\{[^}]*\}|.)|\\.|\[(?:\\.|[^\]\\\[])*\]", re.DOTALL)
-_LARGE_CLASS = re.compile(r"\\[pP]|\[\^|\[.*(\\x00|\\u0000|\\[pP])", re.DOTALL)
-"""Begins a character class that may have all control characters."""
 _DEFINITION = re.compile(r"#/(\$defs|definitions)/[^/]*")
 """Refers to what is cleaned, and thus certainly a schema."""
 
@@ -65,8 +64,9 @@ def plain_schema(schema: dict[str, Any], text: str, *, annotations: bool = True)
     """Remove keywords whose values limit nothing (`_VOID`), unknown formats and drafts, each `$id`
     that is no URI or has a fragment that nothing refers to, and, unless `annotations` or a `$ref`
     to one, the keywords that only describe values, so that more schemas are equal. Formats with a
-    day become patterns, whose negated classes do not match NUL. `text` is that of the schema."""
-    cleaner = _Cleaner(text, annotations=annotations)
+    day become patterns, patterns become those of Rust, and the member that a `discriminator` names
+    is required. `text` is that of the schema."""
+    cleaner = _Cleaner(schema, text, annotations=annotations)
     plain = cleaner.clean(schema)
     if cleaner.needs_annotations and not annotations:
         return plain_schema(schema, text)
@@ -76,7 +76,8 @@ def plain_schema(schema: dict[str, Any], text: str, *, annotations: bool = True)
 
 
 class _Cleaner:
-    def __init__(self, text: str, *, annotations: bool) -> None:
+    def __init__(self, root: dict[str, Any], text: str, *, annotations: bool) -> None:
+        self._root = root
         self._text = text
         self.has_other_formats = self.has_others = self.needs_annotations = False
         self._removed = frozenset() if annotations else _ANNOTATIONS
@@ -85,13 +86,30 @@ class _Cleaner:
         if not isinstance(schema, dict):
             self.has_others |= not isinstance(schema, bool)
             return schema
-        return _with_real_days(
-            {
-                key: self._inner(key, value)
-                for key, value in schema.items()
-                if key not in self._removed and not (key in _CHECKED and self._is_void(key, value))
-            }
-        )
+        plain = {
+            key: self._inner(key, value)
+            for key, value in schema.items()
+            if key not in self._removed and not (key in _CHECKED and self._is_void(key, value))
+        }
+        return _with_real_days(self._with_tags(plain) if "discriminator" in plain else plain)
+
+    def _with_tags(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """The schema, each of whose objects must have the member that tells them apart: a default,
+        which Pydantic describes as optional, does not."""
+        given, branches = schema["discriminator"], schema.get("oneOf")
+        name = given.get("propertyName") if isinstance(given, dict) else None
+        if not isinstance(branches, list) or not isinstance(name, str):
+            return schema
+        return {**schema, "oneOf": [self._tagged(branch, name) for branch in branches]}
+
+    def _tagged(self, branch: Any, name: str) -> Any:
+        if not isinstance(branch, dict):
+            return branch
+        reference = branch.get("$ref")
+        target = find_reference(reference, self._root) if isinstance(reference, str) else branch
+        if not isinstance(target, dict) or name not in properties(target).keys() - required(target):
+            return branch
+        return {**branch, "required": [*required(branch), name]}
 
     def _is_void(self, keyword: str, value: Any) -> bool:
         if keyword == "format" and isinstance(value, str) and value not in FORMATS:
@@ -109,26 +127,16 @@ class _Cleaner:
 
     def _inner(self, keyword: str, value: Any) -> Any:
         if keyword == "pattern" and isinstance(value, str):
-            return _without_nul(value)
+            return without_nul(rust_pattern(value))
         if not isinstance(value, dict | list):
             return value
         if keyword == "patternProperties" and isinstance(value, dict):
-            return {_without_nul(name): self.clean(each) for name, each in value.items()}
+            return {self._inner("pattern", name): self.clean(each) for name, each in value.items()}
         if keyword in _BY_NAME and isinstance(value, dict):
             return {name: self.clean(each) for name, each in value.items()}
         if keyword in _LISTED and isinstance(value, list):
             return [self.clean(each) for each in value]
         return self.clean(value) if keyword in _SINGLE else value
-
-
-def _without_nul(pattern: str) -> str:
-    """The pattern without NUL in its large classes. llguidance lets a class with all control
-    characters match every escaped character, such as \\" for [^"]."""
-
-    def narrow(part: re.Match[str]) -> str:
-        return rf"[{part[0]}&&[^\x00]]" if _LARGE_CLASS.match(part[0]) else part[0]
-
-    return _CLASS.sub(narrow, pattern)
 
 
 def _with_real_days(schema: dict[str, Any]) -> dict[str, Any]:

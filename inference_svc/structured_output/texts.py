@@ -11,6 +11,7 @@ from inference_svc.structured_output.numbers import (
     number_terms,
     write_json,
 )
+from inference_svc.structured_output.patterns import whole_pattern
 from inference_svc.structured_output.rule_set import write_text
 from inference_svc.structured_output.schemas import Alternative, Report
 
@@ -43,7 +44,6 @@ FORMATS = {
     "uri": r"[A-Za-z][A-Za-z0-9+.-]*:[A-Za-z0-9._~:\/?#@!$&'()*+,;=-]+",
 }
 """The formats that are enforced, those of llguidance; others only describe."""
-_PATTERN_PART = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|.", re.DOTALL)
 _SCALARS = {
     "number": ANY_NUMBER,
     "integer": WHOLE_NUMBER,
@@ -52,7 +52,6 @@ _SCALARS = {
 }
 """The texts that are read as values of a type where strings have no quotes."""
 _WORDS = (("true", "True"), ("false", "False"), ("null", "None"))
-_ASCII = {r"\d": "0-9", r"\w": "A-Za-z0-9_"}
 
 
 def string_terms(schema: dict[str, Any]) -> list[str]:
@@ -65,36 +64,8 @@ def string_terms(schema: dict[str, Any]) -> list[str]:
         if each.get("format") in FORMATS:
             terms.append(f"/{FORMATS[each['format']]}/")
         if "pattern" in each:
-            terms.append(f"/{_slashes(_whole_pattern(each['pattern']))}/")
+            terms.append(f"/{_slashes(whole_pattern(each['pattern']))}/")
     return terms
-
-
-def _whole_pattern(pattern: str) -> str:
-    """The pattern of the whole texts in which a pattern is found."""
-    branches: list[list[str]] = [[]]
-    depth = 0
-    for part in _PATTERN_PART.findall(pattern):
-        depth += (part == "(") - (part == ")")
-        if part == "|" and depth == 0:
-            branches.append([])
-        else:
-            branches[-1].append(_in_ascii(part))
-    return "|".join(map(_whole_branch, branches))
-
-
-def _in_ascii(part: str) -> str:
-    """The part of a pattern with digits and letters as in ECMAScript."""
-    if part in _ASCII:
-        return f"[{_ASCII[part]}]"
-    if part.startswith("["):
-        return re.sub(r"\\.", lambda each: _ASCII.get(each[0], each[0]), part, flags=re.DOTALL)
-    return {r"\D": "[^0-9]", r"\W": "[^A-Za-z0-9_]"}.get(part, part)
-
-
-def _whole_branch(parts: list[str]) -> str:
-    is_start, is_end = parts[:1] == ["^"], parts[-1:] == ["$"]
-    inner = "".join(parts[is_start : len(parts) - is_end])
-    return f"{'' if is_start else '(?s:.*)'}({inner}){'' if is_end else '(?s:.*)'}"
 
 
 def _slashes(pattern: str) -> str:

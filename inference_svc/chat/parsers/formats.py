@@ -74,6 +74,7 @@ class ReasoningFormat(StrEnum):
     MUSE = "muse"
     HUNYUAN = "hunyuan"
     SOLAR = "solar"
+    APERTUS = "apertus"
 
 
 class Family(NamedTuple):
@@ -277,6 +278,7 @@ REASONING_MARKERS: dict[ReasoningFormat, Markers] = {
     ReasoningFormat.KIMI_K3: Markers("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
     ReasoningFormat.HUNYUAN: Markers("<think:opensource>", "</think:opensource>"),
     ReasoningFormat.SOLAR: Markers("<|think|>", "<|end|>"),
+    ReasoningFormat.APERTUS: Markers("<|inner_prefix|>", "<|inner_suffix|>"),
     ReasoningFormat.MUSE: Markers(" to=self<|message|>", "<|eom|>"),
 }
 _NEVER_SHOWN = (ReasoningFormat.HARMONY, ReasoningFormat.MUSE, ReasoningFormat.SOLAR)

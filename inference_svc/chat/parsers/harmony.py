@@ -2,9 +2,9 @@
 
     <|channel|>analysis<|message|>…<|end|><|start|>assistant<|channel|>final<|message|>…
 
-The analysis channel is the reasoning; a message to `functions.NAME` is a tool call whose text is
-the arguments; the text of every other message is content. The prompt ends with
-`<|start|>assistant`.
+The analysis channel is the reasoning; a message to `functions.NAME`, or to the name of a tool, is a
+tool call whose text is the arguments; the text of every other message is content. The prompt ends
+with `<|start|>assistant`.
 """
 
 import re
@@ -35,26 +35,25 @@ BETWEEN, FINAL = f"{START}assistant", f"{CHANNEL}final{MESSAGE}"
 """What follows an analysis, and what begins an answer."""
 _HEADERS = (CHANNEL, START, MESSAGE, " to=", "to=")
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
-_RECIPIENT = re.compile(r"\bto=functions\.([^\s<]+)")
-_ANY_RECIPIENT = re.compile(r"\bto=[^\s<]")
+_FUNCTIONS = "functions."
+_RECIPIENT = re.compile(r"\bto=([^\s<]+)")
 
 
 class _Header(NamedTuple):
     channel: str
-    function: str
-    has_recipient: bool
+    recipient: str
 
     @classmethod
     def parse(cls, text: str) -> "_Header":
-        """The last channel of a header counts, without the recipients of earlier ones."""
+        """The last channel and recipient of a header count. What is addressed to anybody before
+        another channel than "commentary" is no call."""
         first, last = text.find(CHANNEL), text.rfind(CHANNEL)
-        text = text[: max(first, 0)] + text[max(last, 0) :]
-        channel, function = _CHANNEL.search(text), _RECIPIENT.search(text)
-        return cls(
-            channel[1] if channel else "",
-            function[1] if function else "",
-            _ANY_RECIPIENT.search(text) is not None,
-        )
+        found = _CHANNEL.search(text, max(last, 0))
+        channel = found[1] if found else ""
+        if channel != "commentary":
+            text = text[: max(first, 0)] + text[max(last, 0) :]
+        recipients = _RECIPIENT.findall(text)
+        return cls(channel, recipients[-1] if recipients else "")
 
 
 class HarmonyReader:
@@ -78,25 +77,30 @@ class HarmonyReader:
 
     def read(self) -> ParseSteps[None]:
         """Parse all messages."""
+        source = self._source
         end = (yield from self._analysis()) if self._opens_in_reasoning else ENDS[0]
-        while (yield from self._source.peek()):
+        while True:
+            if end in ENDS:
+                source.mark()
+            if not (yield from source.peek()):
+                break
             end = yield from self._message(end)
 
     def _message(self, previous_end: str) -> ParseSteps[str]:
         """Parse a message; returns the marker that ended it."""
         source = self._source
-        if previous_end in ENDS:
-            source.mark()
-            if not (yield from source.literal(*_HEADERS)):
-                return (yield from source.until(_BREAKS, self._output.add_content))
+        if previous_end in ENDS and not (yield from source.literal(*_HEADERS)):
+            return (yield from source.until(_BREAKS, self._output.add_content))
         end = yield from source.until((MESSAGE, *ENDS))
         if end != MESSAGE:
             self._output.add_content(source.since_mark)
             return end or ENDS[0]
         header = _Header.parse(source.since_mark)
-        if header.channel == "analysis" and not header.has_recipient:
+        if header.channel == "analysis" and not header.recipient:
             return (yield from self._analysis())
-        if header.function and self._tools and (yield from self._begin_call(header.function)):
+        name = header.recipient.removeprefix(_FUNCTIONS)
+        is_function = name != header.recipient or name in self._tools
+        if is_function and self._tools and (yield from self._begin_call(name)):
             return (yield from self._arguments())
         self._output.begin_message()
         return (yield from source.until(_BREAKS, self._output.add_content))

@@ -91,6 +91,7 @@ class TurnParser:
         self._steps: ParseSteps[None] | None = None
         self._tools = tools
         self._markers = turn_format.marker_texts
+        self._has_headers = turn_format.is_harmony
         self._has_opened = False
         self.ends_in_call = False
         """Whether the turn ended inside a call, which is incomplete."""
@@ -128,9 +129,10 @@ class TurnParser:
         unless these are all of a message.
 
         `cut_before`: the turn was cut off before this stop text, or if it is empty, at its limit.
-        An open call then stays open; at the limit, what may be the beginning of a marker is
-        dropped. `in_content`: the stop text was content, and so what is before it begins no call
-        and is no closing marker. It is read too, since it can end a call, and then cut off.
+        An open call then stays open; at the limit, what may be the beginning of a marker, and the
+        head of a message without text, is dropped. `in_content`: the stop text was content, and so
+        what is before it begins no call and is no closing marker. It is read too, since it can end
+        a call, and then cut off.
         """
         at_limit = cut_before == ""
         if in_content and cut_before:
@@ -148,7 +150,8 @@ class TurnParser:
         is_head = not (in_content or is_whole) and self._is_call_head(held, at_limit=at_limit)
         is_open = cut_before is not None and output.has_open_call and not in_content
         is_separator = source.is_inside and not (held or in_content) and output.is_after_call
-        if not (is_head or is_open or is_separator):
+        is_header = at_limit and self._has_headers and source.is_inside
+        if not (is_head or is_open or is_separator or is_header):
             source.end()
             for _ in self._steps or ():
                 pass

@@ -219,15 +219,17 @@ def test_the_texts_of_the_tokens_with_log_probabilities_are_the_content(
     assert sum(len(delta.logprobs) for delta in deltas) <= len(pieces)
 
 
-@pytest.mark.parametrize("cut", ["<", "<|mess", ""])
+@pytest.mark.parametrize("cut", ["<", "<|en", "", "<|end|><|start|>assistant<|channel|>fin"])
 def test_the_dropped_beginning_of_a_marker_has_no_log_probability(cut: str) -> None:
-    """A turn that ends at its limit inside the head of a channel, which then is content."""
-    turn = GOLDEN["harmony"][0]._replace(text=f"<|channel|>final{cut}", tools=NO_TOOLS)
+    """A turn that ends at its limit in or behind the text of a message."""
+    turn = GOLDEN["harmony"][0]._replace(
+        text=f"<|channel|>final<|message|>Hi.{cut}", tools=NO_TOOLS
+    )
     (at_limit,) = (end for end in ENDS if end.reason is FinishReason.LENGTH)
 
     for pieces in ([turn.text.encode()], [bytes((byte,)) for byte in turn.text.encode()]):
         found = tokens_and_content(chat_deltas(turn, pieces, at_limit))
-        assert found == ("<|channel|>final", "<|channel|>final")
+        assert found == ("Hi.", "Hi.")
 
 
 def chat_deltas(turn: Golden, pieces: Sequence[bytes], end: Finished) -> list[ChatDelta]:

@@ -74,6 +74,14 @@ VALUES: dict[str, Any] = {
     "oneOf of kinds": {
         "oneOf": [_KIND, {**_KIND, "properties": {"k": {"const": "b"}, "v": {"const": 1}}}]
     },
+    "oneOf of kinds by default": {
+        "discriminator": {"propertyName": "k"},
+        "oneOf": [
+            {"$ref": "#/$defs/kind"},
+            {"type": "object", "properties": {"k": {"const": "b"}, "v": {"const": 1}}},
+            {"type": "null"},
+        ],
+    },
     "anyOf of types": {"type": "object", "anyOf": [_TEXT, _NUMBER]},
     "anyOf of lists": {
         "anyOf": [
@@ -118,6 +126,7 @@ VALUES: dict[str, Any] = {
     "false": {"type": "object", "properties": {"p": False, "q": {"type": "boolean"}}},
 }  # fmt: skip
 DEFINITIONS = {
+    "kind": {**_KIND, "required": []},
     "x": {"type": "integer", "minimum": -9223372036854775808, "maximum": -5},
     "tree": {
         "type": "object",
@@ -135,7 +144,7 @@ SCHEMAS: dict[str, Any] = {
         f"{name} of all": {**VALUES[name], "$defs": DEFINITIONS}
         for name in (
             "allOf of objects", "allOf of closed objects", "anyOf of objects", "anyOf of types",
-            "oneOf of kinds", "additionalProperties",
+            "oneOf of kinds", "oneOf of kinds by default", "additionalProperties",
             "patternProperties", "propertyNames", "minProperties", "dependentRequired",
             "dependentSchemas", "unevaluatedProperties", "false",
         )

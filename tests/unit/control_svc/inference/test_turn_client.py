@@ -12,7 +12,7 @@ from corral.inference.v1 import inference_service_pb2 as pb
 from control_svc.inference import turn_client, turns
 from control_svc.inference.generation_options import OPTIONS
 from dialects.shared.media import MAX_MEDIA_BYTES, StoredFile
-from svc_kit.errors import InvalidField, TooLong
+from svc_kit.errors import GrammarInvalid, InvalidField, SchemaInvalid, TooLong
 
 PNG = b"\x89PNG\r\n\x1a\n"
 PNG_URL = f"data:image/png;base64,{b64encode(PNG).decode()}"
@@ -248,3 +248,14 @@ def test_tools_are_named_by_their_places_in_the_request() -> None:
     with pytest.raises(InvalidField) as raised, turn_client._tool_names(tools):
         raise InvalidField(field="tools[0].function.parameters", problem="it is unsupported")
     assert raised.value.field == "tools[1].function.parameters"
+
+
+def test_the_grammar_of_a_custom_tool_is_named_as_the_caller_wrote_it() -> None:
+    """Not the schema that enforces it."""
+    tools = (turns.TurnTool("f", field="tools[2]", grammar_field="tools[2].format.definition"),)
+    with pytest.raises(GrammarInvalid) as raised, turn_client._tool_names(tools):
+        raise SchemaInvalid(
+            field="tools[0].function.parameters", pointer="#/properties/input", problem="it is odd"
+        )
+
+    assert (raised.value.field, raised.value.problem) == ("tools[2].format.definition", "it is odd")

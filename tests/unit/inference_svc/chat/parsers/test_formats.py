@@ -57,6 +57,8 @@ TEMPLATES = {
         "apertus",
         "off",
     ),
+    "{%- set tool_calls_token = '<|tools_prefix|>' -%}{%- set inner_token = '<|inner_prefix|>' -%}"
+    "{%- set outer_token = '<|inner_suffix|>' -%}": ("apertus", "apertus"),
     "{{ '<functions>' + tools + '</functions>' }}{{ '<function_calls>' }}{{ '<think>' }}": (
         "pythonic",
         "off",
