@@ -11,13 +11,7 @@ from typing import Any
 from inference_svc.chat.parsers.formats import TurnFormat
 from inference_svc.chat.templates import ChatTemplates, ModelTemplate
 from inference_svc.chat.tokenization import PromptTokenizer
-from inference_svc.config import (
-    InferenceSettings,
-    LimitSettings,
-    ModelSettings,
-    SamplingSettings,
-    TurnFormatSettings,
-)
+from inference_svc.config import InferenceSettings, LimitSettings
 from inference_svc.engine.request import Command
 from inference_svc.engine.sampling_params import Mirostat, Sampling, Stage
 from inference_svc.engine_client.client import EngineClient, EngineState
@@ -41,6 +35,7 @@ from inference_svc.model_pool.catalog import (
 )
 from inference_svc.model_pool.discovery import added_folders, make_downloads
 from inference_svc.model_pool.engine_config import EngineConfigBuilder, upstream_target
+from inference_svc.model_settings import ModelSettings, SamplingSettings, TurnFormatSettings
 from inference_svc.models.file_identity import hash_files, verify_files
 from inference_svc.models.hf_folder import CONFIG
 from inference_svc.models.memory_plan import ResolvedLimits
