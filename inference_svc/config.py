@@ -119,11 +119,17 @@ class SnapshotSettings(SettingsGroup):
     """Maximum size on disk; the least recently used are deleted. 0 disables snapshots."""
     max_files: int = Field(256, ge=0)
     """Maximum number of snapshots."""
+    archive_scope: Literal["stored", "all"] = "stored"
+    """Which prefixes are also kept on disk, for restarts and for what does not fit into memory:
+    those of stored objects (threads, conversations, responses), or all, also of stateless requests.
+    `corral up` with loopback addresses sets all, unless this is set."""
     archive_mib: int = Field(1024, ge=0)
-    """Maximum size on disk of the cached prefixes of stored objects (threads, conversations,
-    responses) that do not fit into memory; the least recently used are deleted. 0 disables it."""
+    """Maximum size of cached prefixes on disk; the least recently used are deleted. 0 disables
+    it."""
     archive_files: int = Field(256, ge=0)
-    """Maximum number of cached prefixes of stored objects on disk."""
+    """Maximum number of cached prefixes on disk."""
+    archive_age_s: float = Field(604_800.0, gt=0)
+    """How long the prefix of a stateless request stays on disk after its last use."""
 
 
 class LimitSettings(SettingsGroup):

@@ -61,7 +61,9 @@ def disk_cache_folder(settings: InferenceSettings) -> FolderLimits:
     """Return the folder of the disk prefix cache, which all engines share, and its limits."""
     limits = settings.snapshots
     folder = snapshot_folder(settings).path / "archive"
-    return FolderLimits(folder, limits.archive_mib << 20, limits.archive_files)
+    return FolderLimits(
+        folder, limits.archive_mib << 20, limits.archive_files, limits.archive_age_s
+    )
 
 
 @dataclass(frozen=True, slots=True)
