@@ -11,8 +11,9 @@ import pytest
 from corral.inference.v1 import engine_service_pb2 as pb
 
 from inference_svc.engine.request import DropCachedPrefixes, FileCommand, project_archive
-from inference_svc.model_pool.loader import compute_digest
+from inference_svc.model_pool.loader import find_digest
 from inference_svc.models.file_identity import FileStamp
+from inference_svc.models.known_digests import KnownDigests
 from inference_svc.models.placement import LoadPolicy
 from inference_svc.rpc.snapshots import SnapshotService
 from inference_svc.snapshots.disk_prefix_cache import DiskPrefixCache
@@ -208,7 +209,9 @@ async def test_every_engine_drops_the_prefixes_of_a_stored_object(
     assert [snapshots.dropped for snapshots in engine_snapshots] == [names, names * 2]
 
 
-async def test_a_model_without_a_digest_has_no_snapshots(make_service: MakeService) -> None:
+async def test_a_model_without_a_digest_has_no_snapshots(
+    make_service: MakeService, tmp_path: Path
+) -> None:
     """Saving fails only if no other model has the sequence."""
     harness = await load_models({"a": make_sequence_snapshot(), "b": make_sequence_snapshot()})
     service, missing = make_service(harness), FileStamp(Path("/nowhere.gguf"), 1, 1, 1)
@@ -216,7 +219,7 @@ async def test_a_model_without_a_digest_has_no_snapshots(make_service: MakeServi
         harness[name].digest = ""
         harness[name].digest_computed.clear()
         harness[name].file = make_entry(name, file={"stamps": (missing,)}).file
-        await compute_digest(harness[name])
+        await find_digest(harness[name], KnownDigests(tmp_path / "digests"))
     with pytest.raises(StorageFailed, match="the model 'a'"):
         await service.save(SAVE)
     harness["b"].digest = "d"
