@@ -136,7 +136,10 @@ class PrefixOffloader:
         return replace(self._served.saved_prefix(snapshot, bytearray()), origin=None)
 
     def _start_read(self, request: SequenceRequest, index: dict[str, SavedPrefix]) -> bool:
-        """Read the file with the longest matching prefix; False if memory has about as much."""
+        """Read the file with the longest matching prefix; False if memory has about as much, or the
+        request computes all of its prompt."""
+        if not request.may_start_cached:
+            return False
         tokens = request.prompt + request.resumed
         matches = {
             name: prefix.shared(

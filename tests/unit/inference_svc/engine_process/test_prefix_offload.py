@@ -255,6 +255,13 @@ def test_a_deferred_request_can_be_released(bench: OffloadBench) -> None:
     assert bench.run(next_prompt(), "thread_1").source is CacheSource.DISK
 
 
+def test_a_prompt_that_is_scored_does_not_wait_for_a_file(bench: OffloadBench) -> None:
+    """All of it is computed."""
+    request = bench.request(next_prompt(), "thread_1", prompt_logprobs=0)
+
+    assert not bench.offloader.defer(request)
+
+
 def test_a_limit_of_0_bytes_disables_the_cache(folder: Path) -> None:
     """No request is deferred and nothing is written."""
     bench = OffloadBench(folder, max_bytes=0)
