@@ -20,6 +20,7 @@ from svc_kit.errors import SnapshotNotFound
 from tests.support.archives import Caller
 from tests.support.rpc import connect, gather, make_chat, user
 from tests.support.services import MODEL, Corral, corral_up, wait_until_serving
+from tests.support.small_disk import fill, mount_disk
 from tests.support.upgrade_client import wait_until
 
 pytestmark = pytest.mark.e2e
@@ -122,6 +123,25 @@ async def test_archiving_a_project_deletes_its_prefixes(tmp_path: Path) -> None:
         await corral.program.line("call ended", after=mark, method=DROP)
 
     assert (num_before, len(archived_tokens(tmp_path))) == (2, 1)
+
+
+async def test_a_full_disk_costs_only_warmth(tmp_path: Path) -> None:
+    """Chats, unloads and the stop go on; what fits later is written then."""
+    with mount_disk(tmp_path, 8) as disk:
+        ballast = fill(disk, leave=0)
+        snapshots = {"snapshots.folder": str(disk / "snapshots")}
+        async with run(tmp_path, **snapshots) as (corral, caller), corral.sdk() as client:
+            chat = Chat(client)
+            await chat.reused(LONG_TEXT)
+            await caller.unload()
+            while_full = await chat.reused("How many chairs has room 7?")
+            ballast.unlink()
+            await caller.unload()
+            after = await chat.reused("How many chairs has room 8?")
+            fill(disk, leave=0)
+
+    assert while_full == 0
+    assert after >= 0.9
 
 
 async def test_only_stored_objects_are_archived_in_that_scope(tmp_path: Path) -> None:
