@@ -29,7 +29,7 @@ from inference_svc.chat.conversation import ConversationLimits
 from inference_svc.chat.templates import ChatTemplates
 from inference_svc.config import InferenceSettings, LimitSettings
 from inference_svc.delivery import make_sender
-from inference_svc.engine_client.client import EngineState
+from inference_svc.engine_client.client import MAX_ARCHIVE_S, EngineState
 from inference_svc.gauges import EngineGauges, MediaGauges, ModelGauges
 from inference_svc.limits.limiter import Admit, Limiter, admit_all
 from inference_svc.limits.limits_file import LimitsFile
@@ -228,20 +228,22 @@ async def serve(
         await stack.enter_async_context(reloading_on_hangup(reloader.reload))
         notify_systemd("READY=1")
         await events
-        await _drain(inference, settings.server.drain_grace_s)
+        await drain(inference, settings.server.drain_grace_s)
 
 
-async def _drain(inference: Inference, grace_s: float) -> None:
+async def drain(inference: Inference, grace_s: float) -> None:
+    """Let requests finish, and write prefixes to disk when all have, or else before the time is
+    over, those of the running ones too."""
     log.info("draining")
     await inference.server.announce_drain()
     inference.pool.drain()
     ends_at = time.monotonic() + grace_s
-    try:
-        async with asyncio.timeout(grace_s):
-            await inference.pool.wait_idle()
-    except TimeoutError:
-        log.warning("some requests did not finish within %g s", grace_s)
+    idle = asyncio.create_task(inference.pool.wait_idle())
+    await asyncio.wait((idle,), timeout=grace_s - min(grace_s / 4, MAX_ARCHIVE_S))
     await inference.pool.archive_prefixes(ends_at - time.monotonic())
+    await asyncio.wait((idle,), timeout=ends_at - time.monotonic())
+    if idle.cancel():
+        log.warning("some requests did not finish within %g s", grace_s)
     await inference.server.drain(_LAST_GRACE_S)
 
 
