@@ -79,7 +79,13 @@ async def build_slices(
         assistants.build(core, prefixes, [delete_streams_of_thread]),
         runs.build(core, search, client(settings.runs.turn_timeout_s)),
         await projects.build(
-            core, keys, prices, models.find, bounds.to_add, serves_keyless=serves_keyless
+            core,
+            keys,
+            prices,
+            models.find,
+            bounds.to_add,
+            [prefixes.enqueue_project],
+            serves_keyless=serves_keyless,
         ),
         bounds,
         adapters.build(core, models.check_free),

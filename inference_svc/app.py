@@ -29,7 +29,7 @@ from inference_svc.chat.conversation import ConversationLimits
 from inference_svc.chat.templates import ChatTemplates
 from inference_svc.config import InferenceSettings, LimitSettings
 from inference_svc.delivery import make_sender
-from inference_svc.engine_client.client import EngineState
+from inference_svc.engine_client.client import MAX_ARCHIVE_S, EngineState
 from inference_svc.gauges import EngineGauges, MediaGauges, ModelGauges
 from inference_svc.limits.limiter import Admit, Limiter, admit_all
 from inference_svc.limits.limits_file import LimitsFile
@@ -79,6 +79,7 @@ from svc_kit.tracing.setup import open_tracer
 log = logging.getLogger(__name__)
 _LAST_GRACE_S = 1.0  # for the last messages to be delivered
 _LIMITS_INTERVAL_S = 1.0
+_EXPIRY_INTERVAL_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -142,13 +143,16 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
             PrefixGroups({name: group.projects for name, group in settings.prefix_groups.items()}),
             _media_inputs(limits, sandbox),
             admit,
+            archives_stateless=settings.snapshots.archive_scope == "all",
         )
         adapters = AdapterService(
             catalog, sandbox, settings.all_adapter_folders, copies=settings.data_dir
         )
+        snapshots = _snapshots(settings, pool)
         added = AddedModelsService(settings, pool, adapters.load_beside)
-        bounds = EmbeddingBounds(limits.prompt_bytes, settings.server.max_message_bytes)
-        embedding = EmbeddingService(bounds, count, admit)
+        embedding = EmbeddingService(
+            EmbeddingBounds(limits.prompt_bytes, settings.server.max_message_bytes), count, admit
+        )
         record_call = _call_recorder(settings, control, outage_level, stack)
         reconciler = open_reconciler(settings, control, catalog, adapters, outage_level)
         inference = InferenceServicer(generating, embedding, count)
@@ -161,8 +165,13 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
                 ),
                 Service(
                     engine_rpc.add_EngineServiceServicer_to_server,
-                    _engine_servicer(
-                        settings, pool, adapters, added, Explanations(pool, templates, sandbox)
+                    EngineServicer(
+                        pool,
+                        _server_info(settings),
+                        adapters,
+                        snapshots,
+                        added,
+                        Explanations(pool, templates, sandbox),
                     ),
                     "corral.inference.v1.EngineService",
                 ),
@@ -185,7 +194,7 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
         )
         stack.push_async_callback(pool.close)
         await pool.start()
-        await stack.enter_async_context(_follow_added_models(added, pool))
+        await stack.enter_async_context(_background_tasks(added, pool, snapshots))
         await adapters.load_all(_adapter_orders(settings))
         await stack.enter_async_context(reconcile_adapters(reconciler, str(server.address)))
         pool.open()
@@ -219,17 +228,21 @@ async def serve(
         await stack.enter_async_context(reloading_on_hangup(reloader.reload))
         notify_systemd("READY=1")
         await events
-        await _drain(inference, settings.server.drain_grace_s)
+        await drain(inference, settings.server.drain_grace_s)
 
 
-async def _drain(inference: Inference, grace_s: float) -> None:
+async def drain(inference: Inference, grace_s: float) -> None:
+    """Let requests finish, and write prefixes to disk when all have, or else before the time is
+    over, those of the running ones too."""
     log.info("draining")
     await inference.server.announce_drain()
     inference.pool.drain()
-    try:
-        async with asyncio.timeout(grace_s):
-            await inference.pool.wait_idle()
-    except TimeoutError:
+    ends_at = time.monotonic() + grace_s
+    idle = asyncio.create_task(inference.pool.wait_idle())
+    await asyncio.wait((idle,), timeout=grace_s - min(grace_s / 4, MAX_ARCHIVE_S))
+    await inference.pool.archive_prefixes(ends_at - time.monotonic())
+    await asyncio.wait((idle,), timeout=ends_at - time.monotonic())
+    if idle.cancel():
         log.warning("some requests did not finish within %g s", grace_s)
     await inference.server.drain(_LAST_GRACE_S)
 
@@ -332,14 +345,8 @@ def _adapter_orders(settings: InferenceSettings) -> list[AdapterOrder]:
     ]
 
 
-def _engine_servicer(
-    settings: InferenceSettings,
-    pool: ModelPool,
-    adapters: AdapterService,
-    added: AddedModelsService,
-    explanations: Explanations,
-) -> EngineServicer:
-    info = ServerInfo(
+def _server_info(settings: InferenceSettings) -> ServerInfo:
+    return ServerInfo(
         engine_pb.RequestLimits(
             queued_requests=settings.engine.queued_requests,
             queued_tokens=settings.engine.queued_tokens,
@@ -348,10 +355,11 @@ def _engine_servicer(
         ),
         started_at=time.monotonic(),
     )
-    snapshots = SnapshotService(
-        pool, SnapshotStore(snapshot_folder(settings)), DiskPrefixCache(disk_cache_folder(settings))
-    )
-    return EngineServicer(pool, info, adapters, snapshots, added, explanations)
+
+
+def _snapshots(settings: InferenceSettings, pool: ModelPool) -> SnapshotService:
+    folder, archive = snapshot_folder(settings), disk_cache_folder(settings)
+    return SnapshotService(pool, SnapshotStore(folder), DiskPrefixCache(archive))
 
 
 async def _vllm_engine(
@@ -367,15 +375,28 @@ async def _vllm_engine(
 
 
 @asynccontextmanager
-async def _follow_added_models(added: AddedModelsService, pool: ModelPool) -> AsyncIterator[None]:
-    """Add the models of operators, and unload idle models, until the context ends."""
-    unload = asyncio.create_task(pool.unload_idle())
+async def _background_tasks(
+    added: AddedModelsService, pool: ModelPool, snapshots: SnapshotService
+) -> AsyncIterator[None]:
+    """Add the models of operators, unload idle models, and delete expired prefixes, until the
+    context ends."""
+    tasks = [
+        asyncio.create_task(pool.unload_idle()),
+        asyncio.create_task(_delete_expired(snapshots)),
+    ]
     try:
         await added.start()
         yield
     finally:
-        unload.cancel()
+        for task in tasks:
+            task.cancel()
         await added.close()
+
+
+async def _delete_expired(snapshots: SnapshotService) -> None:
+    while True:
+        await snapshots.delete_expired()
+        await asyncio.sleep(_EXPIRY_INTERVAL_S)
 
 
 def _media_inputs(limits: LimitSettings, sandbox: SandboxPool) -> MediaInputs:

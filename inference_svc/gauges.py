@@ -148,7 +148,7 @@ _COUNTERS: tuple[_Labelled, ...] = (
     ),
     (
         "archive_events",
-        f"The archive of stored objects: {_TIER_EVENTS}",
+        f"The disk prefix cache: {_TIER_EVENTS}",
         "event",
         lambda model: _tier_events(model.archive) if model.archive is not None else {},
     ),

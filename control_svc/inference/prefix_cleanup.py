@@ -1,7 +1,8 @@
-"""Deletes the prefixes of deleted objects from the disk prefix cache of the inference service.
+"""Deletes the prefixes of deleted objects and archived projects from the disk prefix cache of the
+inference service.
 
-Each turn names its object (`TurnRequest.keep_for`). A job deletes the prefixes of the object when
-the service is reachable.
+Each turn names its object (`TurnRequest.keep_for`); other requests are those of their project. A
+job deletes the prefixes when the service is reachable.
 """
 
 import logging
@@ -24,8 +25,8 @@ from svc_kit.rpc.client import translate_errors
 
 
 class DiskPrefixCache(Protocol):
-    async def delete(self, object_id: str) -> None:
-        """Delete all prefixes of an object, if any, and store none of its running turns.
+    async def delete(self, request: pb.DropSnapshotsRequest) -> None:
+        """Delete all prefixes of objects or projects, if any, and store none of what runs now.
 
         Raises Unavailable if the service is not reachable.
         """
@@ -38,6 +39,10 @@ MAX_POSTPONED: Final = 1440
 """About a day, at a minute between attempts. Then the job gives up, so that the queue does not fill
 up; the inference service evicts the prefixes when it needs the space."""
 _STOP_DELAY: Final = timedelta(seconds=5)
+_KEYS_DELAY: Final = timedelta(seconds=35)
+"""For so long, and a call, the keys of an archived project may be cached (`KeyCacheSeconds`)."""
+_PROJECT: Final = "project:"
+"""Before the name of a project in the subject of a job."""
 _SUFFIX_CHARACTERS: Final = 18
 
 
@@ -54,6 +59,15 @@ class PrefixCleanup:
 
         `is_running` delays it, since a worker may still run a turn of the object.
         """
+        await self._enqueue(tx, object_id, _STOP_DELAY if is_running else timedelta())
+
+    async def enqueue_project(self, tx: Transaction, project: str) -> None:
+        """Queue deletions in the transaction that archives the project: one now, and one when its
+        keys are accepted no more."""
+        for delay in (timedelta(), _KEYS_DELAY):
+            await self._enqueue(tx, f"{_PROJECT}{project}", delay)
+
+    async def _enqueue(self, tx: Transaction, owner: str, delay: timedelta) -> None:
         if not self._is_used:
             return
         job_id = self._ids.new(JOB)
@@ -61,9 +75,9 @@ class PrefixCleanup:
             id=job_id,
             kind=KIND,
             # Unique, because several responses of one chain may be deleted.
-            subject=f"{object_id}/{job_id[-_SUFFIX_CHARACTERS:]}",
+            subject=f"{owner}/{job_id[-_SUFFIX_CHARACTERS:]}",
             priority=JobPriority.BATCH,
-            delay=_STOP_DELAY if is_running else timedelta(),
+            delay=delay,
         )
         await JobQueries(tx).add(job)
 
@@ -76,16 +90,19 @@ class PrefixCleanupWorker:
         self._prefixes = prefixes
 
     async def run(self, claim: Claim, context: JobContext) -> None:
-        """Delete the prefixes of an object. Raises Unavailable to retry later."""
-        object_id = claim.subject.split("/")[0]
+        """Delete the prefixes of an object or a project. Raises Unavailable to retry later."""
+        owner = claim.subject.split("/")[0]
+        request = pb.DropSnapshotsRequest(object_ids=[owner])
+        if owner.startswith(_PROJECT):
+            request = pb.DropSnapshotsRequest(projects=[owner.removeprefix(_PROJECT)])
         try:
-            await self._prefixes.delete(object_id)
+            await self._prefixes.delete(request)
         except Unavailable:
             if claim.num_postponed < MAX_POSTPONED:
                 raise
             _log.warning(
                 "stored prefixes of %s are not deleted: the inference service is not reachable",
-                object_id,
+                owner,
             )
 
     async def on_dead(self, tx: Transaction, job: Job) -> None:
@@ -102,8 +119,7 @@ class RpcDiskPrefixCache:
         self._stub = EngineServiceStub(channel)
         self._metadata = (("authorization", f"Bearer {token.secret}"),)
 
-    async def delete(self, object_id: str) -> None:
-        """Delete the prefixes of an object. Raises the service's errors."""
-        request = pb.DropSnapshotsRequest(object_ids=[object_id])
+    async def delete(self, request: pb.DropSnapshotsRequest) -> None:
+        """Delete the prefixes of objects or projects. Raises the service's errors."""
         with translate_errors(SERVICE):
             await self._stub.DropSnapshots(request, metadata=self._metadata, timeout=_TIMEOUT_S)

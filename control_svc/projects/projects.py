@@ -1,5 +1,6 @@
 """Projects: the tenants that own objects and keys. Projects of keys in the settings need no row."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Final
@@ -21,6 +22,7 @@ from control_svc.db.transaction import (
     Clock,
     CrossProjectQueries,
     CrossProjectTransaction,
+    DeleteHook,
     cross_project_read,
     cross_project_write,
 )
@@ -141,6 +143,7 @@ class Projects(OperatorMethods[Project]):
     message, noun, plural = _PROJECT, "a project", "projects"
 
     clock: Clock
+    on_archive: Sequence[DeleteHook] = ()
 
     def to_message(self, value: Project) -> pb.Project:
         return _PROJECT.to_message(value, state=_state(is_archived=value.archived_at is not None))
@@ -204,6 +207,8 @@ class Projects(OperatorMethods[Project]):
         project = await ProjectQueries(tx).get(request.project_id, locked=True)
         archived = project.archive(self.clock())
         await ProjectQueries(tx).update(archived)
+        for hook in self.on_archive:
+            await hook(tx.of(project.id), project.id)
         await record_call(tx, project.id)
         return archived
 

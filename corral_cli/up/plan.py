@@ -144,6 +144,10 @@ class Plan:
         if "data_dir" not in first.control.model_fields_set:
             # All services share one folder, also if only that of inference is configured.
             overrides["control"]["data_dir"] = first.inference.data_dir
+        if first.is_on_loopback and (
+            "archive_scope" not in first.inference.snapshots.model_fields_set
+        ):
+            overrides["inference"]["snapshots.archive_scope"] = "all"
         for shared in overrides.values():
             shared["service_token_file"] = first.token_file
         overrides = _with_replicas(overrides, first.inference, flags.replicas)
@@ -198,6 +202,12 @@ class Plan:
     @property
     def gateway(self) -> GatewaySettings:
         return cast(GatewaySettings, self.by_service["gateway"])
+
+    @property
+    def is_on_loopback(self) -> bool:
+        """Whether only programs on this machine can send requests to the models."""
+        listening = (self.gateway.listen, self.inference.listen)
+        return all(parse_address(each).is_loopback for each in listening)
 
     @property
     def replicas(self) -> list[str]:

@@ -15,6 +15,7 @@ from inference_svc.engine.media import refusal
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.saved_state import SavedPrefix
 from inference_svc.engine.sequence import Sequence
+from inference_svc.engine.slots import Slot
 from inference_svc.engine.step import StepRunner
 from svc_kit.errors import ContextLengthExceeded, DomainError
 
@@ -158,12 +159,20 @@ class Engine:
         """How many tokens of a request are cached in slots and memory now."""
         return self._state.allocator.find_prefix(Sequence(request, arrived_at=0.0)).tokens
 
-    def unlink_objects(self, object_ids: Container[str]) -> None:
-        """Detach sequences and cached prefixes from deleted stored objects."""
-        self._state.allocator.unlink_objects(object_ids)
+    def unlink_owners(self, owners: Container[str]) -> None:
+        """Detach sequences and cached prefixes from deleted owners of archives."""
+        self._state.allocator.unlink_owners(owners)
         for sequence in self._sequences.by_id.values():
-            if sequence.kept_for in object_ids:
+            if sequence.kept_for in owners:
                 sequence.kept_for = ""
+
+    def slots_to_archive(self) -> list[Slot]:
+        """The slots whose cells, of running sequences too, are archived and could be copied now."""
+        return self._state.allocator.slots_to_archive()
+
+    def copy_to_archive(self, slot: Slot) -> SavedPrefix | None:
+        """Copy the cells of a slot for its owner; None if that is impossible now."""
+        return self._state.allocator.copy_to_archive(slot)
 
     # --- steps ------------------------------------------------------------------------------------
 

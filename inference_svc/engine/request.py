@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.detokenizer import ContentFinder, Detokenizer
@@ -60,11 +60,26 @@ MAX_DRAFT = 31
 of longer rows depend on the length of the row."""
 
 
-class StoredObjectRef(NamedTuple):
-    """The stored object to which a sequence belongs, and the SHA-256 (hexadecimal) of the model."""
+class ArchiveOwner(NamedTuple):
+    """For whom a sequence may be archived, the id of a stored object or `project_archive`, and the
+    SHA-256 (hexadecimal) of the model."""
 
-    object_id: str
+    name: str
     digest: str
+
+
+_PROJECT: Final = "project:"
+
+
+def project_archive(project: str) -> str:
+    """The name under which the stateless requests of a project are archived. No id of a stored
+    object has a colon."""
+    return _PROJECT + project
+
+
+def is_of_project(owner: str) -> bool:
+    """Whether this is the name of a project, not the id of a stored object."""
+    return owner.startswith(_PROJECT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +100,7 @@ class SequenceRequest:
     `deadline` and `queue_deadline` (the time by which it must have a slot) are on the machine's
     monotonic clock. `cache_key` separates the cached prefixes of different owners; prefixes
     computed with different `adapters` are separate too. With `keep` the KV state is retained after
-    the sequence ends; with `keep_for` it may be archived for that object. Slots are shared fairly
+    the sequence ends; with `keep_for` it may be archived for that owner. Slots are shared fairly
     between the values of `project`.
 
     With `prompt_logprobs` the log probability of each prompt token is computed, with those of this
@@ -131,7 +146,7 @@ class SequenceRequest:
     queue_deadline: float | None = None
     reuse: bool = True
     keep: bool = False
-    keep_for: StoredObjectRef | None = None
+    keep_for: ArchiveOwner | None = None
     snapshot_id: str = ""
     max_draft: int = MAX_DRAFT
     predicted: "array[int]" = field(default_factory=lambda: array("i"))
@@ -219,17 +234,24 @@ class RestoreSnapshot(NamedTuple):
 
 
 class DropCachedPrefixes(NamedTuple):
-    """Delete the archived prefixes of stored objects, and archive no more for them.
+    """Delete the archived prefixes of owners, and archive no more of what they have now.
 
     The result is `SnapshotDone` with the number of deleted files.
     """
 
     job_id: int
-    object_ids: tuple[str, ...]
+    owners: tuple[str, ...]
+
+
+class ArchivePrefixes(NamedTuple):
+    """Archive all prefixes in slots and memory, since the engine is about to end. The result is
+    `SnapshotDone` with the number of written files."""
+
+    job_id: int
 
 
 SnapshotCommand = SaveSnapshot | RestoreSnapshot
-FileCommand = SnapshotCommand | DropCachedPrefixes
+FileCommand = SnapshotCommand | DropCachedPrefixes | ArchivePrefixes
 AdapterCommand = LoadAdapter | UnloadAdapter
 Command = (
     Submit | SubmitEmbedding | Cancel | Pause | ShareCores | Flush | FileCommand | AdapterCommand

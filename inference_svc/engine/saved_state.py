@@ -34,7 +34,7 @@ class SavedPrefix:
     """Saved cells of a slot.
 
     It serves prompts that start with `min_tokens` or more of its tokens (`Backend.min_restored`).
-    `snapshot_id` is the file it was restored from; `kept_for` is the stored object it belongs to.
+    `snapshot_id` is the file it was restored from; `kept_for` is the owner of its archive.
     """
 
     key: bytes

@@ -134,8 +134,8 @@ class Sequence:
         self.inherited_ratio = 0.0
         # Steps since a prompt of its class was computed.
         self.skipped_steps = 0
-        # The id of its stored object; empty if it has none, or the object was deleted.
-        self.kept_for = request.keep_for.object_id if request.keep_for is not None else ""
+        # For whom it is archived; empty for nobody, or if that owner was deleted.
+        self.kept_for = request.keep_for.name if request.keep_for is not None else ""
         # Its state while it is preempted.
         self.saved_prefix: SavedPrefix | None = None
 

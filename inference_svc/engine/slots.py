@@ -22,7 +22,9 @@ class Slot:
     is_saved: bool = False
     """Whether the cells of an idle slot are also saved in memory, for its preempted sequence."""
     kept_for: str = ""
-    """The id of the stored object to which the cells belong; empty if none."""
+    """The owner for whom the cells are archived; empty if none."""
+    num_archived: int = 0
+    """How many of its first tokens are on disk, as far as that was looked up."""
 
     @property
     def is_idle(self) -> bool:
@@ -36,26 +38,25 @@ class SlotTable:
     def __init__(self, count: int) -> None:
         self.slots = [Slot(index) for index in range(count)]
 
-    def occupy(self, slot: Slot, sequence_id: int, key: bytes) -> None:
-        """Assign a slot to a sequence. With an empty key its prefix is not reused."""
+    def occupy(self, slot: Slot, sequence_id: int, key: bytes, kept_for: str = "") -> None:
+        """Assign a slot to a sequence. With an empty key its prefix is not reused; it is archived
+        for the owner `kept_for`, if any."""
         slot.owner = sequence_id
         slot.key = key
         slot.is_saved = False
-        slot.kept_for = ""
+        slot.kept_for = kept_for
+        slot.num_archived = 0
 
-    def release(self, slot: Slot, *, keep: bool, kept_for: str = "") -> None:
-        """Make a slot idle. If `keep`, its prefix may be reused, as part of the stored object
-        `kept_for` if any."""
+    def release(self, slot: Slot, *, keep: bool) -> None:
+        """Make a slot idle. If `keep`, its prefix may be reused."""
         slot.owner = None
-        if keep:
-            slot.kept_for = kept_for
-        else:
-            slot.key = b""
+        if not keep:
+            slot.key, slot.kept_for = b"", ""
 
     @staticmethod
     def swap(left: Slot, right: Slot) -> None:
         """Swap everything but the indexes, after the cells of two slots were swapped."""
-        for name in ("tokens", "key", "owner", "is_saved", "kept_for"):
+        for name in ("tokens", "key", "owner", "is_saved", "kept_for", "num_archived"):
             left_value, right_value = getattr(left, name), getattr(right, name)
             setattr(left, name, right_value)
             setattr(right, name, left_value)

@@ -4,11 +4,13 @@ When the engine dies or is lost, requests in flight end with ENGINE_RESTARTING (
 RetryInfo).
 """
 
+import asyncio
 import contextlib
 import enum
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
+from typing import Final
 
 from inference_svc.engine.embedding_request import EmbeddingRequest, Embeddings
 from inference_svc.engine.events import (
@@ -21,7 +23,13 @@ from inference_svc.engine.events import (
     Flushed,
     ModelLoad,
 )
-from inference_svc.engine.request import Command, Flush, SequenceRequest, ShareCores
+from inference_svc.engine.request import (
+    ArchivePrefixes,
+    Command,
+    Flush,
+    SequenceRequest,
+    ShareCores,
+)
 from inference_svc.engine_client.adapter_registry import Adapter, AdapterRegistry
 from inference_svc.engine_client.embedding_requests import EmbeddingTracker
 from inference_svc.engine_client.messages import (
@@ -42,6 +50,9 @@ from svc_kit.errors import DomainError, Draining, EngineRestarting
 from svc_kit.queue_share import QueueEntry
 
 DRAIN_RETRY_S = 5.0
+MAX_ARCHIVE_S: Final = 5.0
+"""How long an engine that is to end may archive its prefixes: half as long as a load waits for
+memory by default (`pool.memory_wait_s`)."""
 
 
 class EngineState(enum.Enum):
@@ -266,6 +277,16 @@ class EngineClient:
         if not self.sequences.slots:
             return 0  # an embedding engine has no prefix cache
         return await self.snapshots.run(Flush(UNSET_ID))
+
+    async def archive_prefixes(self, timeout_s: float = MAX_ARCHIVE_S) -> None:
+        """Write the prefixes that are archived to disk, before the engine is closed. What fails or
+        takes longer is only computed again."""
+        cache = self.disk_cache
+        if cache is None or not cache.tier.max_bytes:
+            return
+        with contextlib.suppress(DomainError, TimeoutError):
+            async with asyncio.timeout(min(timeout_s, MAX_ARCHIVE_S)):
+                await self.snapshots.run(ArchivePrefixes(UNSET_ID))
 
     # --- events -----------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from itertools import count
 from typing import overload
 
 from inference_svc.engine.request import (
+    ArchivePrefixes,
     Command,
     DropCachedPrefixes,
     FileCommand,
@@ -38,7 +39,9 @@ class SnapshotTracker:
     async def run(self, command: SaveSnapshot | RestoreSnapshot) -> Snapshot: ...
 
     @overload
-    async def run(self, command: DropCachedPrefixes | Flush | ShareCores) -> int: ...
+    async def run(
+        self, command: DropCachedPrefixes | ArchivePrefixes | Flush | ShareCores
+    ) -> int: ...
 
     async def run(self, command: FileCommand | Flush | ShareCores) -> Snapshot | int:
         """Send a command with a new job id and return the answer. Raises `EngineRestarting`, or the

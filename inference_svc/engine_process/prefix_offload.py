@@ -1,16 +1,19 @@
-"""Offloads evicted prefixes of stored objects to the disk prefix cache, and loads them for later
-requests, on a thread beside the step loop.
+"""Writes prefixes to the disk prefix cache, and loads them for later requests, on two threads
+beside the step loop. `warm_prefixes.py` says which are written before memory evicts them.
 """
 
 import logging
-from collections.abc import Callable, Collection, Container
+import time
+from array import array
+from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import TypeVar
 
 from inference_svc.engine.events import DiskCacheLoad, TierLoad
 from inference_svc.engine.kv_cache.allocator import MIN_SAVED_TOKENS
-from inference_svc.engine.request import DropCachedPrefixes, SequenceRequest
+from inference_svc.engine.request import DropCachedPrefixes, SequenceRequest, is_of_project
 from inference_svc.engine.saved_state import Origin, SavedPrefix
 from inference_svc.engine_client.messages import SnapshotDone
 from inference_svc.engine_process.file_thread import FileDone, FileThread
@@ -21,6 +24,9 @@ from svc_kit.errors import DomainError
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+MIN_GROWTH = 256
+_GROWTH = 10
+_THREAD = "disk prefix cache"
 _MAX_UNWRITTEN_BYTES = 256 << 20
 """Limit of the states queued for the disk; prefixes evicted beyond it are lost."""
 
@@ -40,15 +46,18 @@ class PrefixOffloader:
         self._engine = served.engine
         self._cache = cache
         self._emit = emit
-        self._thread = FileThread("disk-prefix-cache", lambda: cache.usage, post)
-        self._fingerprint: Fingerprint | None = None  # set by the first request of a stored object
+        self._reader = DiskPrefixCache(cache.limits)
+        self._reads = FileThread("disk-prefix-reads", lambda: cache.usage, post)
+        self._writes = FileThread("disk-prefix-writes", lambda: cache.usage, post)
+        self._fingerprint: Fingerprint | None = None  # set by the first request that is archived
         self._index: dict[str, SavedPrefix] | None = None  # without KV cells; None until listed
+        self._unwritten: dict[str, SavedPrefix] = {}  # without KV cells
         self._deferred: dict[int, SequenceRequest] = {}
         self._readers: dict[str, list[int]] = {}
         self._unwritten_bytes = 0
         self._num_hits = self._num_misses = self._num_written = self._num_evicted = 0
         self._reported: DiskCacheLoad | None = None
-        self._engine.prefix_cache.on_evicted = self._write
+        self._engine.prefix_cache.on_evicted = self._write_evicted
 
     def defer(self, request: SequenceRequest) -> bool:
         """Whether a request has to wait for its prefix; if so, it is submitted later."""
@@ -56,8 +65,9 @@ class PrefixOffloader:
             return False
         if self._fingerprint is None:
             self._fingerprint = fingerprint = self._served.fingerprint_of(request.keep_for.digest)
-            self._run(
-                lambda: self._cache.find_compatible(fingerprint),
+            self._reads.run(
+                _THREAD,
+                lambda: self._reader.find_compatible(fingerprint),
                 self._set_index,
                 lambda _: self._set_index([]),
             )
@@ -71,31 +81,32 @@ class PrefixOffloader:
         return self._deferred.pop(sequence_id, None)
 
     def drop(self, command: DropCachedPrefixes) -> None:
-        """Delete the files of the objects, and then emit `SnapshotDone` with their number."""
-        self._detach_objects(command.object_ids)
+        """Delete the files of the owners, and then emit `SnapshotDone` with their number."""
+        self._detach(command.owners)
 
         def dropped(count: int) -> None:
-            self._detach_objects(command.object_ids)  # again: a read may have finished meanwhile
-            for prefix in list(self._indexed):
-                if prefix.kept_for in command.object_ids:
+            self._detach(command.owners)  # again: a read may have finished meanwhile
+            for prefix in list((self._index or {}).values()):
+                if prefix.kept_for in command.owners:
                     self._remove_from_index(prefix.snapshot_id)
             self._emit(SnapshotDone(command.job_id, count, None))
 
         def failed(error: DomainError) -> None:
             self._emit(SnapshotDone(command.job_id, error, None))
 
-        self._run(lambda: self._cache.drop(command.object_ids), dropped, failed)
+        self._writes.run(_THREAD, lambda: self._cache.drop(command.owners), dropped, failed)
 
-    def _detach_objects(self, object_ids: Container[str]) -> None:
-        """Stop offloading for deleted objects: waiting and running requests, prefixes in memory."""
-        self._engine.unlink_objects(object_ids)
+    def _detach(self, owners: Container[str]) -> None:
+        """Stop offloading for deleted owners: waiting and running requests, prefixes in memory."""
+        self._engine.unlink_owners(owners)
         for request in list(self._deferred.values()):
-            if request.keep_for is not None and request.keep_for.object_id in object_ids:
+            if request.keep_for is not None and request.keep_for.name in owners:
                 self._deferred[request.sequence_id] = replace(request, keep_for=None)
 
     def changed_load(self) -> DiskCacheLoad | None:
         """The state of the disk cache; None if unchanged since the last call."""
-        measured, limits = self._thread.measured, self._cache.limits
+        measured = max(self._reads.measured, self._writes.measured)
+        limits = self._cache.limits
         tier = TierLoad(
             *measured.usage,
             limits.max_files,
@@ -113,10 +124,6 @@ class PrefixOffloader:
 
     # --- reading ----------------------------------------------------------------------------------
 
-    @property
-    def _indexed(self) -> Collection[SavedPrefix]:
-        return self._index.values() if self._index is not None else ()
-
     def _set_index(self, snapshots: list[Snapshot]) -> None:
         fitting = (each for each in snapshots if each.num_computed < self._served.slot_tokens)
         self._index = {each.snapshot_id: self._without_cells(each) for each in fitting}
@@ -129,7 +136,10 @@ class PrefixOffloader:
         return replace(self._served.saved_prefix(snapshot, bytearray()), origin=None)
 
     def _start_read(self, request: SequenceRequest, index: dict[str, SavedPrefix]) -> bool:
-        """Read the file with the longest matching prefix; False if memory has about as much."""
+        """Read the file with the longest matching prefix; False if memory has about as much, or the
+        request computes all of its prompt."""
+        if not request.may_start_cached:
+            return False
         tokens = request.prompt + request.resumed
         matches = {
             name: prefix.shared(
@@ -147,7 +157,8 @@ class PrefixOffloader:
         readers.append(request.sequence_id)
         if len(readers) == 1:
             finish = partial(self._finish_read, name)
-            self._run(lambda: self._cache.load_state(name), finish, lambda _: finish(None))
+            read = partial(self._reader.load_state, name)
+            self._reads.run(_THREAD, read, finish, lambda _: finish(None))
         return True
 
     def _finish_read(self, name: str, state: bytearray | None) -> None:
@@ -160,9 +171,10 @@ class PrefixOffloader:
         deferred = [self.release(sequence_id) for sequence_id in self._readers.pop(name)]
         requests = [request for request in deferred if request is not None]
         self._num_hits += len(requests) if restored else 0
-        self._num_misses += 0 if restored else len(requests)
         for request in requests:
-            self._engine.submit(request)
+            # The file may have been replaced by a longer one, or a shorter one may be intact.
+            if restored or not self._start_read(request, self._index or {}):
+                self._engine.submit(request)
 
     def _remove_from_index(self, name: str) -> None:
         if self._index is not None:
@@ -170,53 +182,89 @@ class PrefixOffloader:
 
     # --- writing ----------------------------------------------------------------------------------
 
-    def _write(self, prefix: SavedPrefix) -> None:
-        """Write a prefix that memory evicts, unless a file covers it."""
+    @property
+    def is_ready(self) -> bool:
+        """Whether prefixes can be written: a request has said which model this is."""
+        return self._index is not None
+
+    def num_archived(self, tokens: "array[int]", key: bytes) -> int:
+        """How many of these tokens a file has from which they can be restored, also one that is
+        still to be written."""
+        limit = len(tokens)
+        counts = (each.shared(tokens, key, limit=limit) for each in self._archived())
+        return max(counts, default=0)
+
+    def _archived(self) -> Iterable[SavedPrefix]:
+        return chain((self._index or {}).values(), self._unwritten.values())
+
+    def _write_evicted(self, prefix: SavedPrefix) -> None:
+        """Write a prefix that memory evicts, unless a file covers it, or most of it if it is of a
+        project, whose stateless requests may be many and short."""
+        num_tokens = len(prefix.tokens)
+        least = least_growth(num_tokens) if is_of_project(prefix.kept_for) else MIN_SAVED_TOKENS
+        if num_tokens - self.num_archived(prefix.tokens, prefix.key) >= least:
+            self.write(prefix, lambda _: None)
+
+    def write(self, prefix: SavedPrefix, then: Callable[[float | None], None]) -> bool:
+        """Write a prefix, then call `then` with the seconds that it took, None if it failed.
+        Returns False, and does not call it, if no model is known or too much is queued."""
         if self._fingerprint is None or self._index is None:
-            return
-        if any(_covers(indexed, prefix) for indexed in self._indexed):
-            return
+            return False
         size = len(prefix.state)
         if self._unwritten_bytes and self._unwritten_bytes + size > _MAX_UNWRITTEN_BYTES:
             log.info(
                 "prefix is not written to the disk cache: %d bytes are queued",
                 self._unwritten_bytes,
             )
-            return
-        self._unwritten_bytes += size
+            return False
         snapshot = self._make_snapshot(prefix, self._fingerprint.model)
         replaced = [
-            indexed.snapshot_id
-            for indexed in self._indexed
-            if indexed.kept_for == prefix.kept_for and _covers(prefix, indexed)
+            other.snapshot_id
+            for other in self._archived()
+            if other.kept_for == prefix.kept_for and _covers(prefix, other)
         ]
+        self._unwritten_bytes += size
+        self._unwritten[snapshot.snapshot_id] = self._without_cells(snapshot)
 
-        def written(result: SaveResult) -> None:
+        def end(timed: tuple[SaveResult, float] | None) -> None:
             self._unwritten_bytes -= size
-            self._num_written += 1
-            self._num_evicted += result.num_evicted
-            if self._index is not None:
-                self._index[snapshot.snapshot_id] = self._without_cells(snapshot)
-                for name in self._index.keys() - result.snapshot_ids:  # evicted files
-                    self._remove_from_index(name)
+            written = self._unwritten.pop(snapshot.snapshot_id)
+            if timed is not None:
+                self._add_to_index(written, timed[0])
+            then(None if timed is None else timed[1])
 
-        def failed(_: DomainError) -> None:
-            self._unwritten_bytes -= size
+        save = partial(_timed, self._cache.save, snapshot, prefix.state, replaced)
+        self._writes.run(_THREAD, save, end, lambda _: end(None))
+        return True
 
-        self._run(lambda: self._cache.save(snapshot, prefix.state, replaced), written, failed)
+    def after_writes(self, then: Callable[[], None]) -> None:
+        """Call `then` when everything that is queued has been written."""
+        self._writes.run(_THREAD, lambda: None, lambda _: then(), lambda _: then())
+
+    def _add_to_index(self, written: SavedPrefix, result: SaveResult) -> None:
+        self._num_written += 1
+        self._num_evicted += result.num_evicted
+        if self._index is not None:
+            self._index[written.snapshot_id] = written
+            for name in self._index.keys() - result.snapshot_ids:  # evicted files
+                self._remove_from_index(name)
 
     def _make_snapshot(self, prefix: SavedPrefix, digest: str) -> Snapshot:
         tokens = prefix.tokens
         origin = Origin("", 0, "", tokens, len(tokens), "", ())
         return self._served.make_snapshot(prefix, origin, digest, kept_for=prefix.kept_for)
 
-    def _run(
-        self,
-        work: Callable[[], T],
-        then: Callable[[T], None],
-        failed: Callable[[DomainError], None],
-    ) -> None:
-        self._thread.run("disk prefix cache", work, then, failed)
+
+def least_growth(num_tokens: int) -> int:
+    """How many tokens of a prefix must not be on disk, so that it is written again while it grows:
+    a tenth of it. Over its life this writes its last size eleven times at most."""
+    return max(MIN_GROWTH, num_tokens // _GROWTH)
+
+
+def _timed(work: Callable[..., T], *arguments: object) -> tuple[T, float]:
+    """The result of the work, and the seconds that it took."""
+    started = time.monotonic()
+    return work(*arguments), time.monotonic() - started
 
 
 def _covers(one: SavedPrefix, other: SavedPrefix) -> bool:

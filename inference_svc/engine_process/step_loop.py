@@ -16,6 +16,7 @@ from inference_svc.engine.embedding_request import SubmitEmbedding
 from inference_svc.engine.engine import Engine
 from inference_svc.engine.events import Event
 from inference_svc.engine.request import (
+    ArchivePrefixes,
     Cancel,
     Command,
     DropCachedPrefixes,
@@ -34,6 +35,7 @@ from inference_svc.engine_process.file_thread import FileDone
 from inference_svc.engine_process.output_batcher import OutputBatcher
 from inference_svc.engine_process.prefix_offload import PrefixOffloader
 from inference_svc.engine_process.snapshot_io import SnapshotIO
+from inference_svc.engine_process.warm_prefixes import WarmPrefixes
 from inference_svc.llama.engine_memory import EngineMemory
 from svc_kit.fairness import FairTurns
 
@@ -100,6 +102,9 @@ class StepLoop:
         callbacks = self._enqueue, self._outbox.put
         self._snapshot_io = make_snapshot_io(*callbacks) if make_snapshot_io else None
         self._offloader = make_offloader(*callbacks) if make_offloader else None
+        self._warm: WarmPrefixes | None = None
+        if engine is not None and self._offloader is not None:
+            self._warm = WarmPrefixes(engine, self._offloader, clock)
         self._report_disk_cache()
         self._step = 0
 
@@ -110,6 +115,8 @@ class StepLoop:
         while True:
             self._receive()
             self.run_turn()
+            if self._warm is not None:
+                self._warm.archive_grown(is_busy=any(map(_is_busy, self._steppers)))
 
     def run_turn(self) -> None:
         """Run a step of the engine or embedder that has used less time. Those without work only
@@ -168,7 +175,9 @@ class StepLoop:
         idle = not any(stepper.has_work or stepper.has_events for stepper in self._steppers)
         # Waiting sequences, e.g. paused ones, still have deadlines.
         has_deadlines = any(stepper.has_sequences for stepper in self._steppers)
-        timeout = _DEADLINE_CHECK_S if has_deadlines else None
+        timeout = self._warm.wait_s if self._warm is not None else None
+        if has_deadlines:
+            timeout = _DEADLINE_CHECK_S
         try:
             self._apply(self._inbox.get(block=idle, timeout=timeout))
         except Empty:
@@ -195,7 +204,11 @@ class StepLoop:
                 self._snapshot_io.execute(command)
             case DropCachedPrefixes() as command if self._offloader is not None:
                 self._offloader.drop(command)
-            case DropCachedPrefixes(job_id):
+            case ArchivePrefixes(job_id) if self._warm is not None:
+                self._warm.archive_all(
+                    lambda count: self._outbox.put(SnapshotDone(job_id, count, None))
+                )
+            case DropCachedPrefixes(job_id) | ArchivePrefixes(job_id):
                 self._outbox.put(SnapshotDone(job_id, 0, None))
             case SubmitEmbedding(request) if self._embedder is not None:
                 self._embedder.submit(request)
@@ -262,6 +275,10 @@ class StepLoop:
 def _is_decoding(stepper: Stepper) -> TypeGuard[Engine]:
     """Whether its next step computes tokens of streams."""
     return isinstance(stepper, Engine) and stepper.is_decoding
+
+
+def _is_busy(stepper: Stepper) -> bool:
+    return stepper.has_work or stepper.has_sequences
 
 
 def _can_compute(stepper: Stepper) -> bool:

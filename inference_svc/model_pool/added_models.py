@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
-from inference_svc.config import InferenceSettings, ModelSettings
+from inference_svc.config import InferenceSettings
 from inference_svc.media.fetcher import MediaFetcher
 from inference_svc.model_pool.added_model_sources import AddedModelSources
 from inference_svc.model_pool.added_models_file import (
@@ -31,6 +31,7 @@ from inference_svc.model_pool.catalog import ModelEntry, PendingModel
 from inference_svc.model_pool.discovery import added_folders, make_entry, make_upstream_entry
 from inference_svc.model_pool.downloads import DownloadProgress, ModelDownloader, verify_file
 from inference_svc.model_pool.pool import ModelPool
+from inference_svc.model_settings import ModelSettings
 from inference_svc.models.metadata import FileRole, file_role, fileless_model
 from inference_svc.models.placement import LoadPolicy
 from inference_svc.models.sources import RemoteFile, describe_file

@@ -3,12 +3,13 @@
 from dataclasses import replace
 from pathlib import Path
 
-from inference_svc.config import InferenceSettings, ModelSettings
+from inference_svc.config import InferenceSettings
 from inference_svc.engine_client.adapter_registry import Adapter
 from inference_svc.model_pool.catalog import Catalog, ModelEntry
 from inference_svc.model_pool.engine_config import requested_limits, resolve_placement
 from inference_svc.model_pool.eviction import ModelState, Resident
 from inference_svc.model_pool.settings_check import find_name_problems
+from inference_svc.model_settings import ModelSettings
 from inference_svc.models.device_memory import LayerSplit
 from inference_svc.models.memory_plan import RequestedLimits
 from inference_svc.models.metadata import ModelClass, ModelFile

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from inference_svc.config import EngineSettings, InferenceSettings, ModelSettings
+from inference_svc.config import EngineSettings, InferenceSettings
 from inference_svc.engine.scheduler.policy import Policy
 from inference_svc.engine_client.messages import EngineConfig
 from inference_svc.llama import library
@@ -11,6 +11,7 @@ from inference_svc.llama.embeddings import EmbeddingSettings
 from inference_svc.llama.projector import ProjectorSettings
 from inference_svc.machine import available_cores, available_memory_bytes
 from inference_svc.media.encoder_messages import EncoderConfig
+from inference_svc.model_settings import ModelSettings
 from inference_svc.models.memory_plan import Layout, RequestedLimits, ResolvedLimits
 from inference_svc.models.metadata import ModelFile, Pooling
 from inference_svc.models.placement import Attention, Placement, Rope
@@ -60,7 +61,9 @@ def disk_cache_folder(settings: InferenceSettings) -> FolderLimits:
     """Return the folder of the disk prefix cache, which all engines share, and its limits."""
     limits = settings.snapshots
     folder = snapshot_folder(settings).path / "archive"
-    return FolderLimits(folder, limits.archive_mib << 20, limits.archive_files)
+    return FolderLimits(
+        folder, limits.archive_mib << 20, limits.archive_files, limits.archive_age_s
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -342,6 +342,8 @@ class ModelLifecycle:
     async def _unload(self, entry: ModelEntry) -> None:
         try:
             await self._changes.wait_for(lambda: entry.resident.num_uses == 0)
+            if entry.engine is not None:
+                await entry.engine.archive_prefixes()
             await self._end_engine(entry)
             entry.resident.finish_unloading()
             log.info("model %s is unloaded", entry.name)

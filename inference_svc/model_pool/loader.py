@@ -11,13 +11,7 @@ from typing import Any
 from inference_svc.chat.parsers.formats import TurnFormat
 from inference_svc.chat.templates import ChatTemplates, ModelTemplate
 from inference_svc.chat.tokenization import PromptTokenizer
-from inference_svc.config import (
-    InferenceSettings,
-    LimitSettings,
-    ModelSettings,
-    SamplingSettings,
-    TurnFormatSettings,
-)
+from inference_svc.config import InferenceSettings, LimitSettings
 from inference_svc.engine.request import Command
 from inference_svc.engine.sampling_params import Mirostat, Sampling, Stage
 from inference_svc.engine_client.client import EngineClient, EngineState
@@ -41,8 +35,10 @@ from inference_svc.model_pool.catalog import (
 )
 from inference_svc.model_pool.discovery import added_folders, make_downloads
 from inference_svc.model_pool.engine_config import EngineConfigBuilder, upstream_target
-from inference_svc.models.file_identity import hash_files, verify_files
+from inference_svc.model_settings import ModelSettings, SamplingSettings, TurnFormatSettings
+from inference_svc.models.file_identity import verify_files
 from inference_svc.models.hf_folder import CONFIG
+from inference_svc.models.known_digests import KnownDigests
 from inference_svc.models.memory_plan import ResolvedLimits
 from inference_svc.models.metadata import ModelClass
 from inference_svc.models.projector_file import ProjectorFile
@@ -98,6 +94,7 @@ class ModelLoader:
         self._sandbox = sandbox
         self._templates = templates
         self._metrics = metrics
+        self._known_digests = KnownDigests(settings.data_dir / "digests")
         self._digests: set[asyncio.Task[None]] = set()
 
     async def check_files(self, entry: ModelEntry) -> None:
@@ -274,7 +271,7 @@ class ModelLoader:
             return
         _log_ready(entry, limits)
         if not entry.digest:
-            task = asyncio.create_task(compute_digest(entry))
+            task = asyncio.create_task(find_digest(entry, self._known_digests))
             self._digests.add(task)
             task.add_done_callback(self._digests.discard)
 
@@ -302,11 +299,11 @@ def _mismatch(entry: ModelEntry, projector: ProjectorFile, error: StartupError) 
     )
 
 
-async def compute_digest(entry: ModelEntry) -> None:
-    """Compute the digest of a model's files and wake its waiters. The digest stays empty if a file
+async def find_digest(entry: ModelEntry, known: KnownDigests) -> None:
+    """Set the digest of a model's files and wake its waiters. The digest stays empty if a file
     cannot be read or changed since it was described."""
     try:
-        entry.digest = await asyncio.to_thread(hash_files, entry.file.stamps)
+        entry.digest = await asyncio.to_thread(known.digest, entry.file.stamps)
     except ModelFileInvalid as error:
         log.error("the digest of model %s cannot be computed: %s", entry.name, error)
     finally:

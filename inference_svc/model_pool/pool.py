@@ -188,6 +188,11 @@ class ModelPool:
         await self.changes.wait_for(lambda: self._num_calls == 0)
         await asyncio.gather(*(engine.wait_idle() for engine in self.catalog.engines))
 
+    async def archive_prefixes(self, timeout_s: float) -> None:
+        """Let every engine write its prefixes to disk, for so long at most."""
+        engines = self.catalog.engines
+        await asyncio.gather(*(each.archive_prefixes(timeout_s) for each in engines))
+
     @property
     def state(self) -> EngineState:
         """The state of the service: RESTARTING if engines restart and none serves. An upstream that

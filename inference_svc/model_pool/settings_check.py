@@ -11,14 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from inference_svc.config import (
-    AdapterSettings,
-    EngineSettings,
-    InferenceSettings,
-    ModelSettings,
-)
+from inference_svc.config import AdapterSettings, EngineSettings, InferenceSettings
 from inference_svc.machine import available_memory_bytes
 from inference_svc.model_pool.added_models_file import read_added_models
+from inference_svc.model_settings import ModelSettings
 from inference_svc.models.metadata import ModelFile
 from inference_svc.models.placement import LoadPolicy
 from inference_svc.models.sources import (

@@ -45,13 +45,15 @@ class Caller:
 @dataclass(slots=True)
 class Call(Generic[RequestT]):
     """A request with its model, which stays loaded until the call ends. The prefixes that it
-    computes are cached for `owner`. Its `admission` and the vectors of its pictures and sounds,
-    `media`, are released by `close`."""
+    computes are cached for `owner`, and archived for its project if `archives_stateless` and it
+    names no stored object. Its `admission` and the vectors of its pictures and sounds, `media`, are
+    released by `close`."""
 
     request: RequestT
     loaded: LoadedModel
     caller: Caller
     owner: str
+    archives_stateless: bool = False
     media: MediaLease = field(default_factory=lambda: MediaLease((), lambda: None))
     admission: LimitReservation = field(default_factory=lambda: LimitReservation(0))
 

@@ -85,6 +85,7 @@ class GenerationService:
     groups: PrefixGroups
     media_inputs: MediaInputs
     admit: Admit
+    archives_stateless: bool = False
 
     @asynccontextmanager
     async def call(
@@ -96,7 +97,8 @@ class GenerationService:
         project = caller.principal.project
         entry = self.pool.catalog.resolve(request.model, project).model
         async with self.pool.use(entry, check) as loaded:
-            with closing(Call(request, loaded, caller, self.groups.owner(project))) as call:
+            owner = self.groups.owner(project)
+            with closing(Call(request, loaded, caller, owner, self.archives_stateless)) as call:
                 yield call
 
     async def generate(

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 
 from corral.inference.v1 import generation_pb2 as generation
 
-from inference_svc.engine.request import AdapterStack, StoredObjectRef
+from inference_svc.engine.request import AdapterStack, ArchiveOwner, project_archive
 from svc_kit.auth.principal import Principal
 from svc_kit.errors import InvalidField, ServiceOnly
 
@@ -36,23 +36,27 @@ def check_retention(options: generation.GenerationOptions) -> None:
         raise InvalidField(field="cache.keep", problem=_NOT_REUSABLE)
 
 
-def resolve_stored_object(
-    options: generation.GenerationOptions, principal: Principal, digest: str
-) -> StoredObjectRef | None:
-    """Return the stored object that a sequence belongs to; None until the model's `digest` is
-    computed.
+def archive_owner(
+    options: generation.GenerationOptions,
+    principal: Principal,
+    digest: str,
+    *,
+    archives_stateless: bool = False,
+) -> ArchiveOwner | None:
+    """Return for whom a sequence is archived: the stored object that the request names, else its
+    project if `archives_stateless`; None until the model's `digest` is computed.
 
-    Raises `ServiceOnly` if the caller is not a service, or `InvalidField` if reuse is not
-    allowed.
+    Raises `ServiceOnly` if the caller who names an object is not a service, or `InvalidField` if
+    reuse is not allowed.
     """
-    object_id = options.cache.keep_for
-    if not object_id:
-        return None
-    if not principal.is_service:
+    owner = options.cache.keep_for
+    if owner and not principal.is_service:
         raise ServiceOnly(field="cache.keep_for")
-    if not may_reuse(options):
+    if owner and not may_reuse(options):
         raise InvalidField(field="cache.keep_for", problem=_NOT_REUSABLE)
-    return StoredObjectRef(object_id, digest) if digest else None
+    if not owner and archives_stateless and may_reuse(options):
+        owner = project_archive(principal.project)
+    return ArchiveOwner(owner, digest) if owner and digest else None
 
 
 def cache_key(cache: generation.CacheOptions, owner: str, adapters: AdapterStack) -> bytes:

@@ -29,10 +29,10 @@ from inference_svc.limits.limiter import Need
 from inference_svc.rpc.call import AnyCall, Call
 from inference_svc.rpc.output_constraints import output_format
 from inference_svc.rpc.prefix_policy import (
+    archive_owner,
     cache_key,
     check_retention,
     may_reuse,
-    resolve_stored_object,
 )
 from inference_svc.sampling_messages import to_sampling
 from inference_svc.structured_output.spec import OutputFormatKind
@@ -106,7 +106,12 @@ def to_requests(
         queue_deadline=_queue_deadline(options.scheduling),
         reuse=may_reuse(options) and not source,
         keep=options.cache.keep,
-        keep_for=resolve_stored_object(options, principal, call.loaded.digest),
+        keep_for=archive_owner(
+            options,
+            principal,
+            call.loaded.digest,
+            archives_stateless=call.archives_stateless and not source,
+        ),
         deterministic=options.deterministic,
         max_draft=_max_draft(options),
         special_tokens=options.output.special_tokens,
@@ -258,7 +263,7 @@ def text_requests(
         raise FeatureUnsupported(feature=f"{name} with an engine in text mode")
     check_retention(options)
     _check_stop_texts(options.stopping)
-    resolve_stored_object(options, call.caller.principal, "")
+    archive_owner(options, call.caller.principal, "")
     sampling = to_sampling(options.sampling, defaults)
     prompt = dict(prompt_fields(conversation))
     media_bytes = sum(_base64_size(part.data) for _, part in conversation.media)

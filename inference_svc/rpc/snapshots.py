@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from datetime import UTC, datetime
 
 from corral.inference.v1 import engine_service_pb2 as pb
@@ -12,6 +13,7 @@ from inference_svc.engine.request import (
     RestoreSnapshot,
     SaveSnapshot,
     SnapshotCommand,
+    project_archive,
 )
 from inference_svc.engine_client.client import EngineClient
 from inference_svc.engine_client.snapshot_requests import UNSET_ID
@@ -40,7 +42,7 @@ _LOADED = frozenset({ModelState.READY, ModelState.UNLOADING})
 
 class SnapshotService:
     """Snapshot commands, sent to the engine of the right model; all engines share one `folder`.
-    Dropping also applies to the `archive`, the disk prefix cache of stored objects.
+    Dropping also applies to the `archive`, the disk prefix cache.
 
     Methods raise `EngineRestarting` if the engine in question may be one that is down.
     """
@@ -92,13 +94,14 @@ class SnapshotService:
         )
 
     async def drop(self, request: pb.DropSnapshotsRequest) -> pb.DropSnapshotsResponse:
-        """Delete snapshots and the cached prefixes of stored objects. Unknown ids are ignored, and
-        no model needs to be loaded. Raises `StorageFailed`."""
+        """Delete snapshots and the cached prefixes of stored objects and projects. Unknown ids are
+        ignored, and no model needs to be loaded. Raises `StorageFailed`."""
         num_dropped = 0
         if request.snapshot_ids:
             num_dropped += await self._drop_files(request.snapshot_ids)
-        if request.object_ids:
-            num_dropped += await self._drop_archived(tuple(filter(None, request.object_ids)))
+        owners = (*filter(None, request.object_ids), *map(project_archive, request.projects))
+        if owners:
+            num_dropped += await self._drop_archived(owners)
         return pb.DropSnapshotsResponse(num_dropped=num_dropped)
 
     async def _drop_files(self, snapshot_ids: Collection[str]) -> int:
@@ -109,13 +112,19 @@ class SnapshotService:
             engine.snapshots.use = use
         return num_dropped
 
-    async def _drop_archived(self, object_ids: tuple[str, ...]) -> int:
+    async def delete_expired(self) -> None:
+        """Delete the expired files of the disk prefix cache. A failure is only logged."""
+        with suppress(StorageFailed):
+            async with self._drop_lock:
+                await asyncio.to_thread(self._archive.delete_expired)
+
+    async def _drop_archived(self, owners: tuple[str, ...]) -> int:
         """Drop from the disk first, so that no engine loads the files meanwhile, then from every
         engine, which may have prefixes that are not on disk yet. Errors of one engine do not skip
         the others."""
         async with self._drop_lock:
-            num_dropped = await asyncio.to_thread(self._archive.drop, object_ids)
-        command, errors = DropCachedPrefixes(UNSET_ID, object_ids), []
+            num_dropped = await asyncio.to_thread(self._archive.drop, owners)
+        command, errors = DropCachedPrefixes(UNSET_ID, owners), []
         for _, engine in self._loaded():
             try:
                 engine.check_open()

@@ -1,13 +1,17 @@
-"""The disk prefix cache: prefixes of stored objects that were evicted from memory.
+"""The disk prefix cache: prefixes of stored objects and, where the settings allow it, of the
+stateless requests of projects.
 
 A file that is damaged or has the format of another release is deleted; its prefix is recomputed.
 """
 
 import logging
+import math
+import time
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
+from inference_svc.engine.request import is_of_project
 from inference_svc.snapshots.snapshot import Fingerprint, Snapshot
 from inference_svc.snapshots.store import FolderLimits, FolderUsage, SnapshotStore
 from svc_kit.errors import SnapshotCorrupt, SnapshotIncompatible, SnapshotNotFound
@@ -41,7 +45,8 @@ class DiskPrefixCache:
         return self._store.usage
 
     def find_compatible(self, fingerprint: Fingerprint) -> list[Snapshot]:
-        """List the prefixes of a model, in no particular order."""
+        """List the prefixes of a model, in no particular order, and delete expired ones."""
+        self.delete_expired()
         return [each for each in self._snapshots() if each.fingerprint == fingerprint]
 
     def save(self, snapshot: Snapshot, state: bytearray, replaced: Collection[str]) -> SaveResult:
@@ -62,13 +67,19 @@ class DiskPrefixCache:
             self._delete_unusable(snapshot_id, problem)
             return None
 
-    def drop(self, object_ids: Collection[str]) -> int:
-        """Delete the prefixes of stored objects; returns the number of deleted files."""
-        ids = [each.snapshot_id for each in self._snapshots() if each.kept_for in object_ids]
+    def drop(self, owners: Collection[str]) -> int:
+        """Delete the prefixes of owners; returns the number of deleted files."""
+        ids = [each.snapshot_id for each in self._snapshots() if each.kept_for in owners]
         return self._store.drop(ids)
 
-    def _snapshots(self) -> Iterator[Snapshot]:
-        for snapshot_id in self._store.ids():
+    def delete_expired(self) -> int:
+        """Delete the prefixes of projects that were not used for longer than the limit; returns
+        the number of deleted files."""
+        old = self._snapshots(used_before=time.time() - self.limits.max_age_s)
+        return self._store.drop([each.snapshot_id for each in old if is_of_project(each.kept_for)])
+
+    def _snapshots(self, *, used_before: float = math.inf) -> Iterator[Snapshot]:
+        for snapshot_id in self._store.ids(used_before=used_before):
             try:
                 with suppress(SnapshotNotFound):  # deleted by another engine meanwhile
                     yield self._store.describe(snapshot_id)

@@ -5,6 +5,7 @@ All state is in the folder, so engine processes may share it.
 
 import fcntl
 import logging
+import math
 import os
 import re
 import secrets
@@ -36,9 +37,13 @@ def new_snapshot_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class FolderLimits:
+    """Limits of a folder. In the disk prefix cache `max_age_s` is how long the files of projects
+    stay after their last use."""
+
     path: Path
     max_bytes: int
     max_files: int
+    max_age_s: float = math.inf
 
 
 NO_SNAPSHOTS = FolderLimits(Path(os.devnull), 0, 0)
@@ -94,10 +99,11 @@ class SnapshotStore:
             yield self._reader(file, snapshot_id)
             os.utime(file.fileno())  # the modification time orders eviction
 
-    def ids(self) -> list[str]:
-        """All snapshot ids, the least recently used first. Raises `StorageFailed`."""
+    def ids(self, *, used_before: float = math.inf) -> list[str]:
+        """The ids of all snapshots, or of those last used before a Unix time in seconds, the least
+        recently used first. Raises `StorageFailed`."""
         with _convert_os_errors():
-            return [path.stem for path, _ in self._files()]
+            return [path.stem for path, status in self._files() if status.st_mtime < used_before]
 
     def describe(self, snapshot_id: str) -> Snapshot:
         """Read the metadata of a snapshot without counting as a use. Raises as `open`."""

@@ -25,6 +25,7 @@ from inference_svc.engine.events import (
     ModelLoad,
 )
 from inference_svc.engine.request import (
+    ArchivePrefixes,
     Cancel,
     Command,
     DropCachedPrefixes,
@@ -142,7 +143,7 @@ class UpstreamConnection:
             case LoadAdapter(digest):
                 problem = f"the engine {self._target.name} takes no adapters in GGUF files"
                 self._emit(AdapterLoadDone(digest, problem))
-            case ShareCores(job_id) | DropCachedPrefixes(job_id):
+            case ShareCores(job_id) | DropCachedPrefixes(job_id) | ArchivePrefixes(job_id):
                 self._answer(SnapshotDone(job_id, 0, None))
             case SaveSnapshot(job_id) | RestoreSnapshot(job_id):
                 self._answer(SnapshotDone(job_id, self._cannot("snapshots"), None))

@@ -80,7 +80,8 @@ class ThreadClient:
 async def test_runs_reuse_the_prefix_of_their_thread(tmp_path: Path) -> None:
     """Each of five runs, one with a function call, and one after eviction and a kill of the engine.
     The file is deleted with the thread."""
-    with corral_up(tmp_path, inference=ROOM) as corral:
+    inference = {**ROOM, "snapshots.archive_scope": "stored"}
+    with corral_up(tmp_path, inference=inference) as corral:
         archive = tmp_path / "data" / "snapshots" / "archive"
         talk = ThreadClient.create(corral)
         async with connect(corral.target) as rpc:

@@ -35,7 +35,7 @@ class FakeEngine:
         self.state = EngineState.STARTING
         self.ready: object = None
         self.closed_with: DomainError | None = None
-        self.is_closed = False
+        self.is_closed = self.is_archived = False
         self.snapshots: object = None
         self.may_close = asyncio.Event()
         self.may_close.set()
@@ -80,6 +80,10 @@ class FakeEngine:
 
     async def wait_idle(self) -> None:
         """Return at once: no request runs."""
+
+    async def archive_prefixes(self) -> None:
+        """Record it."""
+        self.is_archived = not self.is_closed
 
     async def close(self, error: DomainError | None = None) -> None:
         self.is_closed, self.closed_with = True, self.closed_with or error

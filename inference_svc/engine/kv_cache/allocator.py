@@ -12,6 +12,7 @@ from inference_svc.engine.events import CacheSource
 from inference_svc.engine.kv_cache.copies import CacheCopier
 from inference_svc.engine.kv_cache.origin import prefix_origin
 from inference_svc.engine.kv_cache.prefix_cache import PrefixCache
+from inference_svc.engine.request import is_of_project
 from inference_svc.engine.saved_state import SavedPrefix
 from inference_svc.engine.sequence import Sequence
 from inference_svc.engine.slots import Slot, SlotTable, common_prefix
@@ -95,7 +96,7 @@ class SlotAllocator:
             self._save_lost(target, prefix.tokens)
             prefix = self._truncate(target, prefix, len(target.tokens))
         key = sequence.request.cache_key if sequence.request.reuse else b""
-        self._table.occupy(target, sequence.request.sequence_id, key)
+        self._table.occupy(target, sequence.request.sequence_id, key, sequence.kept_for)
         target.tokens = sequence.tokens[: prefix.tokens]
         return target, prefix
 
@@ -131,7 +132,7 @@ class SlotAllocator:
         if slot is None:
             return
         keep = keep and sequence.request.reuse
-        self._table.release(slot, keep=keep, kept_for=sequence.kept_for)
+        self._table.release(slot, keep=keep)
         if not slot.key:
             self._backend.trim(slot.index, 0)
             del slot.tokens[:]
@@ -176,12 +177,24 @@ class SlotAllocator:
             self._prefix_cache.release(len(sequence.saved_prefix.state))
             sequence.saved_prefix = None
 
-    def unlink_objects(self, object_ids: Container[str]) -> None:
-        """Detach cached prefixes from deleted stored objects."""
-        self._prefix_cache.unlink_objects(object_ids)
+    def unlink_owners(self, owners: Container[str]) -> None:
+        """Detach slots from deleted owners, and remove their prefixes from memory."""
+        self._prefix_cache.unlink_owners(owners)
         for slot in self._table.slots:
-            if slot.kept_for in object_ids:
+            if slot.kept_for in owners:
                 slot.kept_for = ""
+
+    def slots_to_archive(self) -> list[Slot]:
+        """The slots whose cells, of running sequences too, are archived and could be copied now."""
+        return [each for each in self._table.slots if each.kept_for and self._is_readable(each)]
+
+    def copy_to_archive(self, slot: Slot) -> SavedPrefix | None:
+        """Copy the cells of a slot; None if they cannot be copied now, or if the state would not
+        fit into memory, from which it is restored."""
+        if not self._is_readable(slot) or not self._cut_to_tokens(slot):
+            return None
+        is_too_large = self._backend.state_bytes(slot.index) > self._prefix_cache.max_bytes
+        return None if is_too_large else self._save(slot)
 
     def drop_cached(self) -> int:
         """Drop all cached prefixes and return their number of tokens."""
@@ -233,13 +246,15 @@ class SlotAllocator:
         return count if self._backend.can_trim_to(slot.index, count) else 0
 
     def _num_in_memory(self, slot: Slot) -> int:
-        """How many tokens of a slot are in memory already; 0 if a stored object needs all of them.
+        """How many tokens of a slot are in memory already; 0 if a stored object, whose next turn
+        starts with them, needs all.
 
         Of slots with a common prefix only the first evicted one is saved.
         """
         limit = len(slot.tokens)
         count = self._prefix_cache.find(slot.tokens, slot.key, limit=limit)[1]
-        return 0 if slot.kept_for and count < limit else count
+        is_of_object = slot.kept_for and not is_of_project(slot.kept_for)
+        return 0 if is_of_object and count < limit else count
 
     def _reuse_value(self, prefix: Prefix) -> _ReuseValue:
         """The value by which prefixes are compared: tokens, then whether the slot is idle.

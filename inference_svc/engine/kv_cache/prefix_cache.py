@@ -16,19 +16,33 @@ MAX_ENTRIES = 512
 class PrefixCache:
     """The saved prefixes of one model; disabled with `max_bytes` 0.
 
-    `on_evicted` is called with evicted entries of stored objects.
+    `on_evicted` is called with evicted entries that are archived.
     """
 
     def __init__(self, max_bytes: int, max_entries: int = MAX_ENTRIES) -> None:
         self.on_evicted: Callable[[SavedPrefix], None] = lambda _: None
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._max_entries = max_entries
         self._entries: OrderedDict[int, SavedPrefix] = OrderedDict()
+        self._new: dict[int, SavedPrefix] = {}  # archived ones that `pop_new` has not returned
         self._bytes = self._reserved = 0
         self._num_hits = self._num_written = self._num_evicted = 0
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def __contains__(self, entry: SavedPrefix) -> bool:
+        return self._entries.get(id(entry)) is entry
+
+    def pop_new(self) -> SavedPrefix | None:
+        """Return an entry that is archived and not from a file, each one once; None if there is no
+        other."""
+        return self._new.popitem()[1] if self._new else None
+
+    @property
+    def to_archive(self) -> list[SavedPrefix]:
+        """The entries that are archived, the least recently used first."""
+        return [entry for entry in self._entries.values() if entry.kept_for]
 
     @property
     def num_bytes(self) -> int:
@@ -43,12 +57,12 @@ class PrefixCache:
     @property
     def capacity(self) -> int:
         """Bytes available to entries."""
-        return self._max_bytes - self._reserved if self._max_entries > 0 else 0
+        return self.max_bytes - self._reserved if self._max_entries > 0 else 0
 
     @property
     def is_enabled(self) -> bool:
         """Whether entries can be stored."""
-        return self._max_bytes > 0 and self._max_entries > 0
+        return self.max_bytes > 0 and self._max_entries > 0
 
     def load(self, num_misses: int) -> TierLoad:
         """Size and hits, for the metrics. The caller counts misses."""
@@ -56,7 +70,7 @@ class PrefixCache:
             len(self),
             self.num_bytes,
             self._max_entries,
-            self._max_bytes,
+            self.max_bytes,
             self._num_hits,
             num_misses,
             self._num_written,
@@ -103,7 +117,7 @@ class PrefixCache:
     def put(self, entry: SavedPrefix) -> bool:
         """Store an entry and remove those that it replaces; return False if it does not fit."""
         if len(entry.state) > self.capacity:
-            if len(entry.state) <= self._max_bytes:  # a larger state could never be restored
+            if len(entry.state) <= self.max_bytes:  # a larger state could never be restored
                 self._evict(entry)
             return False
         for old in list(self._entries.values()):
@@ -112,12 +126,14 @@ class PrefixCache:
         self._entries[id(entry)] = entry
         self._bytes += len(entry.state)
         self._num_written += 1
+        if entry.kept_for and not entry.snapshot_id:
+            self._new[id(entry)] = entry
         self._make_room(0)
         return True
 
     def reserve(self, size: int) -> bool:
         """Reserve bytes for a preempted sequence; return False if there are too few."""
-        if size + self._reserved > self._max_bytes:
+        if size + self._reserved > self.max_bytes:
             return False
         self._make_room(size)
         self._reserved += size
@@ -127,22 +143,23 @@ class PrefixCache:
         """Release the bytes of a preempted sequence."""
         self._reserved -= size
 
-    def unlink_objects(self, object_ids: Container[str]) -> None:
-        """Remove the entries of deleted stored objects."""
-        for entry in list(self._entries.values()):
-            if entry.kept_for and entry.kept_for in object_ids:
+    def unlink_owners(self, owners: Container[str]) -> None:
+        """Remove the entries of deleted owners."""
+        for entry in self.to_archive:
+            if entry.kept_for in owners:
                 self._drop(entry)
 
     def clear(self) -> int:
         """Remove all entries and return their number of tokens."""
         count = sum(len(entry.tokens) for entry in self._entries.values())
         self._entries.clear()
+        self._new.clear()
         self._bytes = 0
         return count
 
     def _make_room(self, size: int) -> None:
         while self._entries and (
-            self.num_bytes + size > self._max_bytes or len(self._entries) > self._max_entries
+            self.num_bytes + size > self.max_bytes or len(self._entries) > self._max_entries
         ):
             entry = next(iter(self._entries.values()))
             self._drop(entry)
@@ -155,6 +172,7 @@ class PrefixCache:
 
     def _drop(self, entry: SavedPrefix) -> None:
         del self._entries[id(entry)]
+        self._new.pop(id(entry), None)
         self._bytes -= len(entry.state)
 
 

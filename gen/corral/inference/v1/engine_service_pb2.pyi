@@ -335,12 +335,14 @@ class RestoreSnapshotResponse(_message.Message):
     def __init__(self, snapshot: _Optional[_Union[_snapshot_pb2.Snapshot, _Mapping]] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., output_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class DropSnapshotsRequest(_message.Message):
-    __slots__ = ("snapshot_ids", "object_ids")
+    __slots__ = ("snapshot_ids", "object_ids", "projects")
     SNAPSHOT_IDS_FIELD_NUMBER: _ClassVar[int]
     OBJECT_IDS_FIELD_NUMBER: _ClassVar[int]
+    PROJECTS_FIELD_NUMBER: _ClassVar[int]
     snapshot_ids: _containers.RepeatedScalarFieldContainer[str]
     object_ids: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, snapshot_ids: _Optional[_Iterable[str]] = ..., object_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+    projects: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, snapshot_ids: _Optional[_Iterable[str]] = ..., object_ids: _Optional[_Iterable[str]] = ..., projects: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DropSnapshotsResponse(_message.Message):
     __slots__ = ("num_dropped",)

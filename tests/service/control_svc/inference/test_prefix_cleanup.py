@@ -37,7 +37,8 @@ class FakeEngine(rpc.EngineServiceServicer):
         """Queue the requested ids, or raise the next refusal."""
         if self.refusals:
             raise self.refusals.pop()
-        self.dropped.put_nowait([*request.object_ids, *request.snapshot_ids])
+        projects = [f"project {project}" for project in request.projects]
+        self.dropped.put_nowait([*request.object_ids, *request.snapshot_ids, *projects])
         return pb.DropSnapshotsResponse()
 
 
@@ -161,10 +162,25 @@ async def test_a_dead_cleanup_job_can_be_retried(services: Services) -> None:
     assert await services.engine.dropped.get() == [thread.id]
 
 
+async def test_archiving_a_project_drops_its_stateless_prefixes(services: Services) -> None:
+    """At once, and again when no process accepts its keys any more."""
+    operator = Operator.of(services.running)
+    await operator.create_project("red")
+    services.running.clock.step_s = 0
+    await operator.archive("red")
+    assert await services.engine.dropped.get() == ["project red"]
+    services.running.clock.advance(seconds=30)
+    await services.running.control.sweeper.sweep()
+    assert services.engine.dropped.empty()
+    services.running.clock.advance(seconds=6)
+
+    assert await services.engine.dropped.get() == ["project red"]
+
+
 class UnavailableArchive:
     """An archive that cannot be reached."""
 
-    async def delete(self, object_id: str) -> None:
+    async def delete(self, request: pb.DropSnapshotsRequest) -> None:
         raise EngineRestarting()
 
 

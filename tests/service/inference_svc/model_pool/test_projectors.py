@@ -13,12 +13,13 @@ import pytest
 from corral.inference.v1 import model_pb2 as model_pb
 
 from inference_svc.app import Inference, build
-from inference_svc.config import EngineSettings, InferenceSettings, MediaSettings, ModelSettings
+from inference_svc.config import EngineSettings, InferenceSettings, MediaSettings
 from inference_svc.engine.media import MediaKind
 from inference_svc.gauges import MediaGauges
 from inference_svc.media.processor import MediaInput
 from inference_svc.model_pool.catalog import ModelEntry
 from inference_svc.model_pool.eviction import ModelState
+from inference_svc.model_settings import ModelSettings
 from inference_svc.models.memory_plan import ResolvedLimits, planned_bytes
 from inference_svc.models.metadata import describe_model
 from inference_svc.models.projector_file import describe_projector

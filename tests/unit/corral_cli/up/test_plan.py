@@ -48,6 +48,25 @@ def test_commands_on_this_machine_reach_the_gateway_by_loopback(tmp_path: Path) 
     assert plan.access()["gateway"] == "http://127.0.0.1:18080"
 
 
+def test_stateless_prefixes_are_archived_where_only_this_machine_sends_requests(
+    tmp_path: Path,
+) -> None:
+    """Unless the settings say which are."""
+    config = write_config(tmp_path, '[inference.snapshots]\narchive_scope = "stored"\n')
+    flags = UpFlags(data_dir=tmp_path, replicas=2)
+    scopes = [
+        [each.snapshots.archive_scope for each in Plan.load(changed).replica_settings]
+        for changed in (
+            flags,
+            replace(flags, listen="0.0.0.0:8080", require_keys=True),
+            replace(flags, inference_listen="0.0.0.0:50051", require_keys=True),
+            replace(flags, config=config),
+        )
+    ]
+
+    assert scopes == [["all"] * 2, ["stored"] * 2, ["stored"] * 2, ["stored"] * 2]
+
+
 def test_flags_become_settings_of_the_inference_service(tmp_path: Path) -> None:
     """Models and sizes."""
     plan = Plan.load(

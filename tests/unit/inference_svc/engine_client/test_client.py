@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from inference_svc.engine.events import AdapterLoadDone
-from inference_svc.engine.request import Command
+from inference_svc.engine.events import AdapterLoadDone, DiskCacheLoad, TierLoad
+from inference_svc.engine.request import ArchivePrefixes, Command
 from inference_svc.engine_client.adapter_registry import Adapter
 from inference_svc.engine_client.client import EngineClient
 from inference_svc.engine_client.local_engine import LocalEngine
@@ -20,6 +20,7 @@ from inference_svc.engine_client.messages import (
     EngineMessage,
     ModelReady,
     Ready,
+    SnapshotDone,
 )
 from inference_svc.engine_client.output_stream import ReaderLimits
 from inference_svc.engine_client.process import ChildProcess
@@ -51,8 +52,12 @@ class IdleProcess:
         self.emit = on_message
         return cast(ChildProcess[Any, Command], self)
 
+    def __init__(self) -> None:
+        self.sent: list[object] = []
+
     def send(self, command: object) -> None:
-        """Drop the command."""
+        """Record the command; it is not answered."""
+        self.sent.append(command)
 
     async def close(self) -> None:
         """Do nothing."""
@@ -90,6 +95,25 @@ async def test_the_memory_of_an_engine_includes_gpus() -> None:
     assert engine.memory.devices == {"CUDA0": 1 << 41}
     await engine.close(UNLOADED)
     assert engine.memory == DeviceBytes()
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+async def test_prefixes_are_archived_for_a_limited_time(*, is_answered: bool) -> None:
+    """Of an engine with a disk prefix cache; it is not waited for longer."""
+    process = IdleProcess()
+    engine, start = await start_engine(process)
+    process.emit(READY)
+    await start
+    await engine.archive_prefixes()
+    assert process.sent == []
+    process.emit([DiskCacheLoad(1.0, TierLoad(0, 0, 9, 10**6, 0, 0, 0, 0))])
+    archiving = asyncio.create_task(engine.archive_prefixes(3600.0 if is_answered else 0.01))
+    await settle()
+    if is_answered:
+        process.emit(SnapshotDone(0, 2, None))
+    await archiving
+
+    assert process.sent == [ArchivePrefixes(0)]
 
 
 async def test_a_closed_client_ignores_messages(tmp_path: Path) -> None:

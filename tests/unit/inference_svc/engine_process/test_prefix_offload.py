@@ -1,94 +1,21 @@
-"""Offloading prefixes of stored objects to disk, with a fake engine and a real folder."""
+"""Offloading prefixes to disk, with a fake engine and a real folder."""
 
 from array import array
 from pathlib import Path
-from queue import SimpleQueue
-from typing import Any
 
 import pytest
 
-from inference_svc.engine.batch import NativeLimits
-from inference_svc.engine.events import CacheSource, Started, TierLoad
-from inference_svc.engine.request import DropCachedPrefixes, SequenceRequest, StoredObjectRef
-from inference_svc.engine_client.messages import SnapshotDone
-from inference_svc.engine_process.file_thread import FileDone
-from inference_svc.engine_process.prefix_offload import PrefixOffloader
-from inference_svc.engine_process.snapshot_io import ServedEngine
+from inference_svc.engine.events import CacheSource, TierLoad
+from inference_svc.engine.request import ArchiveOwner, DropCachedPrefixes, project_archive
 from inference_svc.snapshots.disk_prefix_cache import DiskPrefixCache
 from inference_svc.snapshots.store import FolderLimits
-from tests.support.fake_backend import FakeBackend
-from tests.support.sequences import EngineBench, make_request
+from tests.support.offloading import OTHER_PROMPTS, OffloadBench, files
 from tests.support.snapshots import FINGERPRINT
 
-LIMITS = NativeLimits(64, 4, 1, 512, 300)
 THREAD = [65 + i % 20 for i in range(100)]
-OTHER_PROMPTS = [[97 + (i + shift) % 20 for i in range(100)] for shift in range(4)]
-SAVED_BYTES = 900
-"""Memory for two states of a hundred tokens with four bytes each."""
-
-
-class Bench:
-    """An offloader for an engine with one slot, and memory for two prefixes."""
-
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        max_bytes: int = 10**6,
-        max_files: int = 9,
-        saved_bytes: int = SAVED_BYTES,
-        slot_tokens: int = LIMITS.slot_tokens,
-    ) -> None:
-        self.engine = EngineBench(FakeBackend(LIMITS), saved_bytes=saved_bytes)
-        self.finished: SimpleQueue[FileDone] = SimpleQueue()
-        served = ServedEngine("m", self.engine.engine, FINGERPRINT, slot_tokens)
-        cache = DiskPrefixCache(FolderLimits(folder, max_bytes, max_files))
-        self.results: list[SnapshotDone] = []
-        self.offloader = PrefixOffloader(served, cache, self.finished.put, self.results.append)
-        self._ids = iter(range(1000))
-
-    def request(self, prompt: list[int], object_id: str = "", **changes: Any) -> SequenceRequest:
-        keep_for = StoredObjectRef(object_id, FINGERPRINT.model) if object_id else None
-        fields = {"keep_for": keep_for, "max_tokens": 4, "ignore_eos": True, **changes}
-        return make_request(next(self._ids), prompt, **fields)
-
-    def complete_next(self) -> None:
-        """Wait for the offload thread and complete its work."""
-        self.finished.get(timeout=50).apply()
-
-    def run(self, prompt: list[int], object_id: str = "", **changes: Any) -> Started:
-        """Run a request to its end; returns how it started."""
-        request = self.request(prompt, object_id, **changes)
-        if self.offloader.defer(request):
-            while not self.engine.engine.has_sequences:
-                self.complete_next()
-        else:
-            self.engine.submit(request)
-        self.engine.run()
-        return self.engine.started(request.sequence_id)
-
-    def drop(self, *object_ids: str) -> object:
-        """The outcome of a command, which completes after all earlier work."""
-        self.results.clear()
-        self.offloader.drop(DropCachedPrefixes(1, object_ids))
-        while not self.results:
-            self.complete_next()
-        return self.results[0].outcome
-
-    @property
-    def tier(self) -> TierLoad:
-        """The changed load of the disk cache, which is reported only once."""
-        load = self.offloader.changed_load()
-        assert load is not None
-        assert self.offloader.changed_load() is None
-        return load.tier
-
-    def evict(self) -> None:
-        """Fill slot and memory with other prompts, and wait until the evicted prefixes are
-        written."""
-        for prompt in OTHER_PROMPTS:
-            self.run(prompt)
-        self.drop("nobody")
+LONG = [65 + i % 21 for i in range(300)]
+LONG_BYTES = 1700
+"""Memory for its state, and no other one beside two of a hundred tokens."""
 
 
 @pytest.fixture
@@ -97,23 +24,27 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def bench(folder: Path) -> Bench:
+def bench(folder: Path) -> OffloadBench:
     """A bench whose memory has already evicted a thread."""
-    bench = Bench(folder)
+    bench = OffloadBench(folder)
     assert bench.run(THREAD, "thread_1").cached_tokens == 0
     bench.evict()
     return bench
 
 
-def files(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.snapshot"))
+def evict_long(folder: Path, owner: str) -> OffloadBench:
+    """A bench whose memory has already evicted a long prompt."""
+    bench = OffloadBench(folder, saved_bytes=LONG_BYTES)
+    bench.run(LONG, owner)
+    bench.evict()
+    return bench
 
 
 def next_prompt(num_new_tokens: int = 20) -> list[int]:
     return [*THREAD, *range(200, 200 + num_new_tokens)]
 
 
-def test_an_evicted_prefix_is_loaded_from_disk(bench: Bench, folder: Path) -> None:
+def test_an_evicted_prefix_is_loaded_from_disk(bench: OffloadBench, folder: Path) -> None:
     """Only the new tokens of the next turn are computed."""
     (file,) = files(folder)
     assert file.stat().st_mode & 0o777 == 0o600
@@ -123,14 +54,14 @@ def test_an_evicted_prefix_is_loaded_from_disk(bench: Bench, folder: Path) -> No
     assert (started.cached_tokens, started.source) == (100, CacheSource.DISK)
 
 
-def test_another_engine_loads_the_prefixes_of_the_first(bench: Bench, folder: Path) -> None:
+def test_another_engine_loads_the_prefixes_of_the_first(bench: OffloadBench, folder: Path) -> None:
     """Files survive a restart."""
-    started = Bench(folder).run(next_prompt(), "thread_1")
+    started = OffloadBench(folder).run(next_prompt(), "thread_1")
 
     assert (started.cached_tokens, started.source) == (100, CacheSource.DISK)
 
 
-def test_another_object_of_the_project_reuses_a_prefix(bench: Bench) -> None:
+def test_another_object_of_the_project_reuses_a_prefix(bench: OffloadBench) -> None:
     """A response that continues another is found by its tokens; other projects are not searched."""
     other = bench.run(next_prompt(), "thread_1", cache_key=b"another project")
     same_project = bench.run(next_prompt(), "response_2")
@@ -140,7 +71,7 @@ def test_another_object_of_the_project_reuses_a_prefix(bench: Bench) -> None:
 
 def test_only_prefixes_of_stored_objects_are_written(folder: Path) -> None:
     """Other requests neither write to the disk cache nor read from it."""
-    bench = Bench(folder)
+    bench = OffloadBench(folder)
     bench.run(THREAD)
     bench.evict()
 
@@ -148,7 +79,52 @@ def test_only_prefixes_of_stored_objects_are_written(folder: Path) -> None:
     assert bench.run(next_prompt()).cached_tokens == 0
 
 
-def test_a_longer_turn_replaces_the_shorter_one(bench: Bench, folder: Path) -> None:
+def test_a_project_finds_its_stateless_prefixes(folder: Path) -> None:
+    """Another project does not, although it sends the same."""
+    owner = project_archive("red")
+    evict_long(folder, owner)
+    bench = OffloadBench(folder, saved_bytes=LONG_BYTES)
+    other = bench.run([*LONG, 1], project_archive("blue"), cache_key=b"blue")
+    same = bench.run([*LONG, 1], owner)
+
+    assert other.cached_tokens == 0
+    assert (same.cached_tokens, same.source) == (300, CacheSource.DISK)
+
+
+def test_short_stateless_prefixes_are_not_written(folder: Path) -> None:
+    """Nor those of which a file has most: there may be many."""
+    owner = project_archive("red")
+    bench = OffloadBench(folder)
+    bench.run(THREAD, owner)
+    bench.evict()
+    assert not files(folder)
+    bench = evict_long(folder, owner)
+    before = files(folder)
+    bench.run([*LONG, *range(200, 290)], owner)
+    bench.evict()
+
+    assert files(folder) == before
+
+
+def test_a_shorter_prefix_is_read_where_the_longest_is_damaged(folder: Path) -> None:
+    """It belongs to another object, so the longer one did not replace it."""
+    bench = OffloadBench(folder)
+    bench.run(THREAD, "thread_1")
+    bench.evict()
+    (short,) = files(folder)
+    bench.run(next_prompt(80), "thread_2")
+    bench.evict()
+    (long,) = set(files(folder)) - {short}
+    data = bytearray(long.read_bytes())
+    data[-40] ^= 1
+    long.write_bytes(data)
+    started = OffloadBench(folder).run(next_prompt(90), "thread_1")
+
+    assert (started.cached_tokens, started.source) == (100, CacheSource.DISK)
+    assert files(folder) == [short]
+
+
+def test_a_longer_turn_replaces_the_shorter_one(bench: OffloadBench, folder: Path) -> None:
     """A thread is one file, regardless of its number of turns."""
     (before,) = files(folder)
     bench.run(next_prompt(80), "thread_1")
@@ -159,7 +135,7 @@ def test_a_longer_turn_replaces_the_shorter_one(bench: Bench, folder: Path) -> N
     assert bench.run(next_prompt(90), "thread_1").cached_tokens == 180
 
 
-def test_a_slightly_longer_prefix_is_not_written_again(bench: Bench, folder: Path) -> None:
+def test_a_slightly_longer_prefix_is_not_written_again(bench: OffloadBench, folder: Path) -> None:
     """Computing a few tokens is cheaper than writing the thread."""
     (before,) = files(folder)
     bench.run(next_prompt(), "thread_1")
@@ -169,22 +145,24 @@ def test_a_slightly_longer_prefix_is_not_written_again(bench: Bench, folder: Pat
 
 
 @pytest.mark.parametrize("offset", [60, -40], ids=["metadata", "cells"])
+@pytest.mark.parametrize("owner", ["thread_1", project_archive("red")])
 def test_a_damaged_file_is_deleted_and_the_prompt_computed(
-    bench: Bench, folder: Path, offset: int
+    folder: Path, owner: str, offset: int
 ) -> None:
     """Damage is detected in the metadata, when an engine starts, and in the cells."""
+    evict_long(folder, owner)
     (file,) = files(folder)
     data = bytearray(file.read_bytes())
     data[offset] ^= 1
     file.write_bytes(data)
 
-    started = Bench(folder).run(next_prompt(), "thread_1")
+    started = OffloadBench(folder, saved_bytes=LONG_BYTES).run([*LONG, 1], owner)
 
     assert started.cached_tokens == 0
     assert not files(folder)
 
 
-def test_the_prompt_of_a_missing_file_is_computed(bench: Bench, folder: Path) -> None:
+def test_the_prompt_of_a_missing_file_is_computed(bench: OffloadBench, folder: Path) -> None:
     """Another engine may have evicted it."""
     files(folder)[0].unlink()
 
@@ -192,15 +170,15 @@ def test_the_prompt_of_a_missing_file_is_computed(bench: Bench, folder: Path) ->
     assert bench.run(next_prompt(), "thread_1").source is CacheSource.SLOT
 
 
-def test_the_files_of_another_model_are_ignored(bench: Bench, folder: Path) -> None:
+def test_the_files_of_another_model_are_ignored(bench: OffloadBench, folder: Path) -> None:
     """Models share the folder."""
-    keep_for = StoredObjectRef("thread_1", "another digest")
+    keep_for = ArchiveOwner("thread_1", "another digest")
 
-    assert Bench(folder).run(next_prompt(), keep_for=keep_for).cached_tokens == 0
+    assert OffloadBench(folder).run(next_prompt(), keep_for=keep_for).cached_tokens == 0
     assert len(files(folder)) == 1
 
 
-def test_a_dropped_object_leaves_no_files(bench: Bench, folder: Path) -> None:
+def test_a_dropped_object_leaves_no_files(bench: OffloadBench, folder: Path) -> None:
     """Its files are deleted, and its prefixes in slots, memory and running sequences are not
     written any more."""
     bench.run(OTHER_PROMPTS[0], "thread_2")
@@ -215,7 +193,7 @@ def test_a_dropped_object_leaves_no_files(bench: Bench, folder: Path) -> None:
 
 
 def test_a_prefix_read_while_its_object_is_dropped_is_not_written_again(
-    bench: Bench, folder: Path
+    bench: OffloadBench, folder: Path
 ) -> None:
     """Nor is what the deferred request computes."""
     deferred = bench.request(next_prompt(80), "thread_1")
@@ -232,7 +210,7 @@ def test_a_prefix_read_while_its_object_is_dropped_is_not_written_again(
 
 def test_an_evicted_file_is_removed_from_the_index(folder: Path) -> None:
     """Its tokens are not matched, and no read is attempted."""
-    bench = Bench(folder, max_files=1)
+    bench = OffloadBench(folder, max_files=1)
     for object_id, prompt in zip("ab", OTHER_PROMPTS[:2], strict=True):
         bench.run(prompt, object_id)
     bench.run(THREAD, "thread_1")
@@ -244,28 +222,28 @@ def test_an_evicted_file_is_removed_from_the_index(folder: Path) -> None:
 
 def test_a_prefix_larger_than_the_memory_is_not_written(folder: Path) -> None:
     """It could not be loaded again."""
-    bench = Bench(folder, saved_bytes=300)
+    bench = OffloadBench(folder, saved_bytes=300)
     bench.run(THREAD, "thread_1")
     bench.evict()
 
     assert not files(folder)
 
 
-def test_a_file_larger_than_the_memory_is_read_once(bench: Bench, folder: Path) -> None:
+def test_a_file_larger_than_the_memory_is_read_once(bench: OffloadBench, folder: Path) -> None:
     """The memory limit may have been lowered by a restart."""
-    smaller = Bench(folder, saved_bytes=300)
+    smaller = OffloadBench(folder, saved_bytes=300)
 
     assert smaller.run(next_prompt(), "thread_1").cached_tokens == 0
     smaller.run(OTHER_PROMPTS[0])
     assert not smaller.offloader.defer(smaller.request(next_prompt(), "thread_1"))
 
 
-def test_a_file_with_more_tokens_than_a_slot_is_not_read(bench: Bench, folder: Path) -> None:
+def test_a_file_with_more_tokens_than_a_slot_is_not_read(bench: OffloadBench, folder: Path) -> None:
     """Slots may be smaller since a restart."""
-    assert Bench(folder, slot_tokens=100).run(next_prompt(), "thread_1").cached_tokens == 0
+    assert OffloadBench(folder, slot_tokens=100).run(next_prompt(), "thread_1").cached_tokens == 0
 
 
-def test_a_deferred_request_can_be_released(bench: Bench) -> None:
+def test_a_deferred_request_can_be_released(bench: OffloadBench) -> None:
     """To be cancelled in the engine; the file is loaded for the next request."""
     request = bench.request(next_prompt(), "thread_1")
 
@@ -277,9 +255,16 @@ def test_a_deferred_request_can_be_released(bench: Bench) -> None:
     assert bench.run(next_prompt(), "thread_1").source is CacheSource.DISK
 
 
+def test_a_prompt_that_is_scored_does_not_wait_for_a_file(bench: OffloadBench) -> None:
+    """All of it is computed."""
+    request = bench.request(next_prompt(), "thread_1", prompt_logprobs=0)
+
+    assert not bench.offloader.defer(request)
+
+
 def test_a_limit_of_0_bytes_disables_the_cache(folder: Path) -> None:
     """No request is deferred and nothing is written."""
-    bench = Bench(folder, max_bytes=0)
+    bench = OffloadBench(folder, max_bytes=0)
 
     assert not bench.offloader.defer(bench.request(THREAD, "thread_1"))
     bench.run(THREAD, "thread_1")
@@ -291,7 +276,7 @@ def test_a_broken_disk_fails_no_request(tmp_path: Path) -> None:
     """Requests are computed, and there is nothing to delete."""
     path = tmp_path / "a file"
     path.write_text("")
-    bench = Bench(path)
+    bench = OffloadBench(path)
 
     assert bench.run(THREAD, "thread_1").cached_tokens == 0
     bench.evict()
@@ -299,7 +284,7 @@ def test_a_broken_disk_fails_no_request(tmp_path: Path) -> None:
     assert bench.drop("thread_1") == 0
 
 
-def test_tokens_are_read_as_an_array(bench: Bench, folder: Path) -> None:
+def test_tokens_are_read_as_an_array(bench: OffloadBench, folder: Path) -> None:
     """The engine concatenates them with other arrays."""
     (snapshot,) = DiskPrefixCache(FolderLimits(folder, 10**6, 9)).find_compatible(FINGERPRINT)
 
@@ -307,7 +292,7 @@ def test_tokens_are_read_as_an_array(bench: Bench, folder: Path) -> None:
     assert snapshot.kept_for == "thread_1"
 
 
-def test_the_load_counts_hits_misses_and_writes(bench: Bench, folder: Path) -> None:
+def test_the_load_counts_hits_misses_and_writes(bench: OffloadBench, folder: Path) -> None:
     """Besides files and limits; an unreadable file is a miss too."""
     (file,) = files(folder)
     size = file.stat().st_size
@@ -327,7 +312,7 @@ def test_the_load_counts_hits_misses_and_writes(bench: Bench, folder: Path) -> N
 
 def test_evicted_files_are_counted(folder: Path) -> None:
     """Whichever object they belong to."""
-    bench = Bench(folder, max_files=1)
+    bench = OffloadBench(folder, max_files=1)
     bench.run(OTHER_PROMPTS[0], "a")
     bench.run(THREAD, "thread_1")
     bench.evict()

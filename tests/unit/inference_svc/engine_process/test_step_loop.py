@@ -9,8 +9,8 @@ import pytest
 from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.embedding_request import SubmitEmbedding
 from inference_svc.engine.events import Delta, Event, Failed, Flushed
-from inference_svc.engine.request import Command, Flush, Submit
-from inference_svc.engine_client.messages import DeviceMemoryReport
+from inference_svc.engine.request import ArchivePrefixes, Command, Flush, Submit
+from inference_svc.engine_client.messages import DeviceMemoryReport, SnapshotDone
 from inference_svc.engine_process.step_loop import StepLoop, _ReceivedCommand
 from inference_svc.llama.engine_memory import EngineMemory
 from inference_svc.models.placement import Placement
@@ -80,6 +80,14 @@ def test_a_waiting_sequence_takes_no_turns() -> None:
     run_turns(loop, 50)
 
     assert (embedding.num_steps, chat.num_steps) == (50, 50)
+
+
+def test_a_model_without_a_prefix_cache_has_nothing_to_archive() -> None:
+    """The command is answered at once."""
+    loop = make_loop(None, FakeStepper(ManualClock(), 0.0))
+    loop._apply(_ReceivedCommand(ArchivePrefixes(3), 0))
+
+    assert loop._outbox.get() == [SnapshotDone(3, 0, None)]
 
 
 def test_gpu_memory_is_reported_before_the_result_of_the_request_that_allocated_it() -> None:

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from inference_svc.config import SamplingSettings
 from inference_svc.engine.sampling_params import Mirostat, Sampling, Stage
 from inference_svc.model_pool.loader import default_sampling
+from inference_svc.model_settings import SamplingSettings
 from svc_kit.lifecycle import StartupError
 
 

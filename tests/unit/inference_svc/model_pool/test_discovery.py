@@ -11,13 +11,13 @@ from inference_svc.config import (
     EngineSettings,
     InferenceSettings,
     MediaSettings,
-    ModelSettings,
     PrefixGroupSettings,
 )
 from inference_svc.llama.backend import BackendSettings
 from inference_svc.model_pool.discovery import find_models
 from inference_svc.model_pool.engine_config import EngineConfigBuilder
 from inference_svc.model_pool.eviction import ModelState
+from inference_svc.model_settings import ModelSettings
 from inference_svc.models.device_memory import LayerSplit
 from inference_svc.models.file_identity import FileStamp
 from inference_svc.models.memory_plan import Layout, RequestedLimits, ResolvedLimits

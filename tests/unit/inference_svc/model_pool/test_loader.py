@@ -5,7 +5,8 @@ from pathlib import Path
 
 from inference_svc.model_pool.catalog import ModelEntry
 from inference_svc.model_pool.eviction import Resident
-from inference_svc.model_pool.loader import compute_digest
+from inference_svc.model_pool.loader import find_digest
+from inference_svc.models.known_digests import KnownDigests
 from inference_svc.models.memory_plan import RequestedLimits
 from inference_svc.models.metadata import describe_model
 from inference_svc.models.placement import LoadPolicy
@@ -21,7 +22,7 @@ async def test_the_digest_is_computed_only_for_the_described_file(tmp_path: Path
         entry = ModelEntry(file, RequestedLimits(), Resident("m"), policy=LoadPolicy.START)
         if digests:
             write_model(tmp_path / "new.gguf", general__name="Other").replace(path)
-        await compute_digest(entry)
+        await find_digest(entry, KnownDigests(tmp_path / "digests"))
         assert entry.digest_computed.is_set()
         digests.append(entry.digest)
 

@@ -341,6 +341,16 @@ async def test_an_unloaded_engine_is_closed_with_model_unloaded() -> None:
     assert harness.loader.engines[0].closed_with == errors.ModelUnloaded(model="a")
 
 
+async def test_an_engine_archives_its_prefixes_before_it_is_closed() -> None:
+    """Not if the unload is forced."""
+    harness = await PoolHarness("a").start()
+    for force in (False, True):
+        await use(harness, "a")
+        await harness.pool.unload(harness["a"], force=force, wait=True)
+
+    assert [engine.is_archived for engine in harness.loader.engines] == [True, False]
+
+
 async def test_a_load_by_an_operator_waits_for_a_running_unload() -> None:
     """Without `wait` it is refused."""
     harness = await PoolHarness("a").start()

@@ -11,7 +11,7 @@ from corral.inference.v1 import engine_service_pb2 as engine_pb
 from pydantic import ValidationError
 
 from inference_svc.chat.templates import ChatTemplates
-from inference_svc.config import InferenceSettings, ModelSettings
+from inference_svc.config import InferenceSettings
 from inference_svc.engine_client.client import EngineClient, EngineState
 from inference_svc.engine_client.features import Features
 from inference_svc.engine_client.messages import ModelReady
@@ -21,6 +21,7 @@ from inference_svc.model_pool.discovery import find_models, make_upstream_entry
 from inference_svc.model_pool.eviction import ModelState
 from inference_svc.model_pool.loader import ModelLoader
 from inference_svc.model_pool.settings_models import SettingsModels
+from inference_svc.model_settings import ModelSettings
 from inference_svc.models.memory_plan import RequestedLimits
 from inference_svc.models.metadata import ModelClass, ModelFile, fileless_model
 from inference_svc.models.placement import LoadPolicy

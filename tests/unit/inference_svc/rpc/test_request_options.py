@@ -15,8 +15,8 @@ from inference_svc.engine.request import (
     MAX_DRAFT,
     NO_ADAPTERS,
     AppliedAdapter,
+    ArchiveOwner,
     SequenceRequest,
-    StoredObjectRef,
 )
 from inference_svc.engine.sampling_params import Sampling
 from inference_svc.engine_client.client import EngineClient
@@ -52,13 +52,15 @@ def _call(
     slot_tokens: int = 64,
     digest: str = "",
     groups: PrefixGroups = NO_GROUPS,
+    archives_stateless: bool = False,
 ) -> Call[service_pb.GenerateRequest]:
     vocabulary, defaults = SimpleNamespace(size=100), Sampling(top_k=7)
     model = SimpleNamespace(name="demo", vocabulary=vocabulary, default_sampling=defaults)
     engine = SimpleNamespace(ready=SimpleNamespace(slot_tokens=slot_tokens))
     loaded = LoadedModel(cast(ModelProcessor, model), cast(EngineClient, engine), digest)
     request = service_pb.GenerateRequest(options=options)
-    return Call(request, loaded, Caller(principal, "r", None), groups.owner(principal.project))
+    caller, owner = Caller(principal, "r", None), groups.owner(principal.project)
+    return Call(request, loaded, caller, owner, archives_stateless)
 
 
 def _convert(
@@ -321,7 +323,7 @@ def test_mirostat_can_be_resumed_with_a_snapshot() -> None:
 
 def _convert_keep_for(
     object_id: str, principal: Principal, digest: str, **fields: Any
-) -> StoredObjectRef | None:
+) -> ArchiveOwner | None:
     options = _options(cache=pb.CacheOptions(keep_for=object_id), **fields)
     (request,) = _convert(options, principal=principal, digest=digest)
     return request.keep_for
@@ -329,9 +331,25 @@ def _convert_keep_for(
 
 def test_a_service_may_name_the_stored_object_of_a_request() -> None:
     """It is ignored until the digest of the model is known."""
-    assert _convert_keep_for("thread_1", SERVICE, "d1") == StoredObjectRef("thread_1", "d1")
+    assert _convert_keep_for("thread_1", SERVICE, "d1") == ArchiveOwner("thread_1", "d1")
     assert _convert_keep_for("thread_1", SERVICE, "") is None
     assert _convert_keep_for("", PRINCIPAL, "d1") is None
+
+
+def test_stateless_requests_are_archived_for_their_project() -> None:
+    """Where the settings allow it, unless they share no prefix; a named object comes first."""
+
+    def owner(object_id: str = "", digest: str = "d1", **fields: Any) -> ArchiveOwner | None:
+        options = _options(**{"cache": pb.CacheOptions(keep_for=object_id), **fields})
+        changes: Any = {"principal": SERVICE, "digest": digest, "archives_stateless": True}
+        (request,) = _convert(options, **changes)
+        return request.keep_for
+
+    assert owner() == ArchiveOwner("project:p", "d1")
+    assert owner("thread_1") == ArchiveOwner("thread_1", "d1")
+    assert owner(digest="") is None
+    assert owner(cache=pb.CacheOptions(reuse=False)) is None
+    assert owner(deterministic=True) is None
 
 
 @pytest.mark.parametrize(

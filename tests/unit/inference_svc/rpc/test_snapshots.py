@@ -1,5 +1,7 @@
 """The engine that saves or restores a snapshot, and the errors if there is none."""
 
+import os
+import time
 from array import array
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -8,9 +10,10 @@ from typing import cast
 import pytest
 from corral.inference.v1 import engine_service_pb2 as pb
 
-from inference_svc.engine.request import DropCachedPrefixes, FileCommand
-from inference_svc.model_pool.loader import compute_digest
+from inference_svc.engine.request import DropCachedPrefixes, FileCommand, project_archive
+from inference_svc.model_pool.loader import find_digest
 from inference_svc.models.file_identity import FileStamp
+from inference_svc.models.known_digests import KnownDigests
 from inference_svc.models.placement import LoadPolicy
 from inference_svc.rpc.snapshots import SnapshotService
 from inference_svc.snapshots.disk_prefix_cache import DiskPrefixCache
@@ -25,7 +28,7 @@ from svc_kit.errors import (
     StorageFailed,
 )
 from tests.support.pooled import FakeEngine, PoolHarness, make_entry
-from tests.support.snapshots import make_snapshot
+from tests.support.snapshots import FINGERPRINT, make_snapshot
 
 SAVE = pb.SaveSnapshotRequest(request_id="r")
 RESTORE = pb.RestoreSnapshotRequest(snapshot_id="s")
@@ -43,8 +46,8 @@ class FakeSnapshots:
 
     async def run(self, command: FileCommand) -> object:
         if isinstance(command, DropCachedPrefixes):
-            self.dropped += command.object_ids
-            return len(command.object_ids)
+            self.dropped += command.owners
+            return len(command.owners)
         if isinstance(self._result, DomainError):
             raise self._result
         return self._result
@@ -57,7 +60,7 @@ def folder(tmp_path: Path) -> SnapshotStore:
 
 @pytest.fixture
 def archive(tmp_path: Path) -> DiskPrefixCache:
-    return DiskPrefixCache(FolderLimits(tmp_path / "archive", 10**6, 9))
+    return DiskPrefixCache(FolderLimits(tmp_path / "archive", 10**6, 9, max_age_s=60.0))
 
 
 @pytest.fixture
@@ -138,17 +141,40 @@ async def test_an_engine_that_is_down_may_have_the_model_of_a_snapshot(
 async def test_files_are_dropped_although_no_model_is_loaded(
     make_service: MakeService, folder: SnapshotStore, archive: DiskPrefixCache
 ) -> None:
-    """Named snapshots and the files of stored objects; others are not dropped."""
-    names = [new_snapshot_id() for _ in range(4)]
+    """Named snapshots, and the files of stored objects and of the stateless requests of projects;
+    others are not dropped."""
+    names = [new_snapshot_id() for _ in range(6)]
     for name in names[:2]:
         folder.save(make_snapshot(name), bytearray(40))
-    for name, kept_for in zip(names[2:], ("thread_1", "thread_2"), strict=True):
+    owners = ("thread_1", "thread_2", project_archive("red"), project_archive("blue"))
+    for name, kept_for in zip(names[2:], owners, strict=True):
         archive.save(make_snapshot(name, kept_for=kept_for), bytearray(40), ())
-    request = pb.DropSnapshotsRequest(snapshot_ids=[names[0], "x"], object_ids=["thread_1", "x"])
+    request = pb.DropSnapshotsRequest(
+        snapshot_ids=[names[0], "x"], object_ids=["thread_1", "x"], projects=["red", "x"]
+    )
 
-    assert (await make_service(PoolHarness()).drop(request)).num_dropped == 2
-    assert (folder.ids(), archive.usage.num_files) == ([names[1]], 1)
+    assert (await make_service(PoolHarness()).drop(request)).num_dropped == 3
+    remaining = {each.kept_for for each in archive.find_compatible(FINGERPRINT)}
+    assert (folder.ids(), remaining) == ([names[1]], {"thread_2", project_archive("blue")})
     assert (await make_service(PoolHarness()).drop(request)).num_dropped == 0
+
+
+async def test_prefixes_of_projects_expire(
+    make_service: MakeService, archive: DiskPrefixCache, tmp_path: Path
+) -> None:
+    """Those that were not used for longer than the limit; those of stored objects stay."""
+    names = [new_snapshot_id() for _ in range(3)]
+    owners = (project_archive("red"), project_archive("red"), "thread_1")
+    for name, kept_for in zip(names, owners, strict=True):
+        archive.save(make_snapshot(name, kept_for=kept_for), bytearray(40), ())
+    for name, age_s in zip(names, (61, 30, 61), strict=True):
+        used_at = time.time() - age_s
+        os.utime(tmp_path / "archive" / f"{name}.snapshot", (used_at, used_at))
+    await make_service(PoolHarness()).delete_expired()
+
+    assert archive.usage.num_files == 2
+    found = archive.find_compatible(FINGERPRINT)
+    assert sorted(each.snapshot_id for each in found) == sorted(names[1:])
 
 
 async def test_every_engine_has_the_folder_usage_after_a_drop(
@@ -173,16 +199,19 @@ async def test_every_engine_drops_the_prefixes_of_a_stored_object(
     harness = await load_models({"a": make_sequence_snapshot(), "b": make_sequence_snapshot()})
     service = make_service(harness)
     engine_snapshots = [get_snapshots(harness, model) for model in "ab"]
-    request = pb.DropSnapshotsRequest(object_ids=["thread_1", ""])
+    request = pb.DropSnapshotsRequest(object_ids=["thread_1", ""], projects=["red"])
 
-    assert (await service.drop(request)).num_dropped == 2
+    assert (await service.drop(request)).num_dropped == 4
     get_engine(harness, "a").crash()
     with pytest.raises(EngineRestarting):
         await service.drop(request)
-    assert [snapshots.dropped for snapshots in engine_snapshots] == [["thread_1"], ["thread_1"] * 2]
+    names = ["thread_1", project_archive("red")]
+    assert [snapshots.dropped for snapshots in engine_snapshots] == [names, names * 2]
 
 
-async def test_a_model_without_a_digest_has_no_snapshots(make_service: MakeService) -> None:
+async def test_a_model_without_a_digest_has_no_snapshots(
+    make_service: MakeService, tmp_path: Path
+) -> None:
     """Saving fails only if no other model has the sequence."""
     harness = await load_models({"a": make_sequence_snapshot(), "b": make_sequence_snapshot()})
     service, missing = make_service(harness), FileStamp(Path("/nowhere.gguf"), 1, 1, 1)
@@ -190,7 +219,7 @@ async def test_a_model_without_a_digest_has_no_snapshots(make_service: MakeServi
         harness[name].digest = ""
         harness[name].digest_computed.clear()
         harness[name].file = make_entry(name, file={"stamps": (missing,)}).file
-        await compute_digest(harness[name])
+        await find_digest(harness[name], KnownDigests(tmp_path / "digests"))
     with pytest.raises(StorageFailed, match="the model 'a'"):
         await service.save(SAVE)
     harness["b"].digest = "d"

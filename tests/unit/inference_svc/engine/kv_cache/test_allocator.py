@@ -6,7 +6,7 @@ from inference_svc.engine.batch import NativeLimits
 from inference_svc.engine.events import CacheSource, Flushed, ModelLoad, Started
 from inference_svc.engine.kv_cache.allocator import MIN_REUSED_TOKENS, MIN_SAVED_TOKENS
 from inference_svc.engine.kv_cache.copies import CopyCosts
-from inference_svc.engine.request import StoredObjectRef
+from inference_svc.engine.request import ArchiveOwner, project_archive
 from tests.support.fake_backend import VOCABULARY_SIZE, FakeBackend
 from tests.support.sequences import EngineBench, expected_tokens, make_request
 
@@ -253,9 +253,16 @@ def test_evicting_a_slot_marks_its_saved_prefix_as_recently_used() -> None:
 
 
 def test_prefixes_of_stored_objects_are_saved_completely() -> None:
-    """Each object has a file of its own, so a common prefix is saved for both."""
+    """Each object has a file of its own, so a common prefix is saved for both; of the stateless
+    requests of a project it is saved once."""
+    assert _num_saved("thread_0", "thread_1") == 2
+    assert _num_saved(project_archive("red"), project_archive("red")) == 1
+
+
+def _num_saved(*owners: str) -> int:
+    """How many states were saved of two requests with a common prefix."""
     bench = _bench(2, saved_bytes=10**6)
-    objects = [StoredObjectRef(f"thread_{i}", "d" * 64) for i in range(2)]
+    objects = [ArchiveOwner(owner, "d" * 64) for owner in owners]
     bench.submit(
         *(make_request(i, prompt=[*SYSTEM, i], max_tokens=2, keep_for=objects[i]) for i in range(2))
     )
@@ -264,7 +271,7 @@ def test_prefixes_of_stored_objects_are_saved_completely() -> None:
     bench.run()
 
     loads = [event for event in bench.events if isinstance(event, ModelLoad)]
-    assert loads[-1].saved.num_written == 2
+    return loads[-1].saved.num_written
 
 
 def test_a_recurrent_state_is_reused_only_by_prompts_that_begin_with_all_of_it() -> None:
