@@ -8,6 +8,7 @@ from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -158,6 +159,16 @@ class SequenceRequest:
     def num_prompt_tokens(self) -> int:
         """Tokens that count as the prompt: those of the source, if there is one."""
         return len(self.source) or len(self.prompt) or self.estimated_tokens
+
+    @property
+    def input_digest(self) -> str:
+        """Stands for the prompt with its media, the adapters and the sampling, on which the output
+        depends beside the weights and the seed. Empty in text mode."""
+        if self.chat is not None:
+            return ""
+        digest = blake2b(self.prompt.tobytes(), digest_size=16)
+        digest.update(repr((*self.source, self.adapters, self.sampling)).encode())
+        return digest.hexdigest()
 
     @property
     def may_start_cached(self) -> bool:
