@@ -7,7 +7,7 @@ effects of the adapters in an unspecified order.
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -163,11 +163,21 @@ class SequenceRequest:
     @property
     def input_digest(self) -> str:
         """Stands for the prompt with its media, the adapters and the sampling, on which the output
-        depends beside the weights and the seed. Empty in text mode."""
+        depends beside the weights and the seed. Empty in text mode.
+
+        Services of two releases compare it, so a sampling parameter at its default, which another
+        release may lack, is not in it.
+        """
         if self.chat is not None:
             return ""
+        changed = [
+            (each.name, value)
+            for each in fields(Sampling)
+            if (value := getattr(self.sampling, each.name)) != each.default
+        ]
+        adapters = [tuple(each) for each in self.adapters]
         digest = blake2b(self.prompt.tobytes(), digest_size=16)
-        digest.update(repr((*self.source, self.adapters, self.sampling)).encode())
+        digest.update(repr((self.source.tolist(), adapters, changed)).encode())
         return digest.hexdigest()
 
     @property

@@ -117,11 +117,11 @@ async def test_streams_go_on_when_their_replica_is_killed(
         while num_moved < len(cases):  # some may have ended before the kill
             mark = pair.program.bookmark()
             streams, killed = await disturb(pair, client, cases, signal.SIGKILL)
+            await wait_for_restart(killed)
 
             assert [events[-1] for events in streams if "error" in events[-1]] == []
             for events, expected in zip(streams, undisturbed, strict=True):
                 assert answers(events) == answers(expected)
-            await wait_for_restart(killed)
             num_moved = sum(MOVED in line.message for line in pair.program.stderr[mark:])
 
 

@@ -34,5 +34,13 @@ def test_the_digest_is_the_same_for_a_resumed_request(change: dict[str, Any]) ->
     assert make_request(**change).input_digest == make_request().input_digest
 
 
+def test_another_release_has_the_same_digest() -> None:
+    """A changed one would end the streams that move during an upgrade."""
+    sampling = Sampling(temperature=0.5, min_p=0.1)
+    request = make_request(sampling=sampling, adapters=(AppliedAdapter("d", 0.5),))
+
+    assert request.input_digest == "c7596ebc981fd06b173e81f3ad6144b4"
+
+
 def test_a_chat_in_text_mode_has_no_digest() -> None:
     assert make_request(chat={}).input_digest == ""
