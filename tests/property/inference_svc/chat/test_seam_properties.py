@@ -161,7 +161,7 @@ def replies(draw: st.DrawFn, family: str) -> Reply:
 
 
 @pytest.mark.parametrize("family", GOLDEN)
-@settings(max_examples=examples(20), deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(st.data())
 def test_a_chat_that_is_cut_anywhere_equals_the_undisturbed_one(
     family: str, data: st.DataObject
