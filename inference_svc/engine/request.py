@@ -7,7 +7,8 @@ effects of the adapters in an unspecified order.
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -173,6 +174,26 @@ class SequenceRequest:
     def num_prompt_tokens(self) -> int:
         """Tokens that count as the prompt: those of the source, if there is one."""
         return len(self.source) or len(self.prompt) or self.estimated_tokens
+
+    @property
+    def input_digest(self) -> str:
+        """Stands for the prompt with its media, the adapters and the sampling, on which the output
+        depends beside the weights and the seed. Empty in text mode.
+
+        Services of two releases compare it, so a sampling parameter at its default, which another
+        release may lack, is not in it.
+        """
+        if self.chat is not None:
+            return ""
+        changed = [
+            (each.name, value)
+            for each in fields(Sampling)
+            if (value := getattr(self.sampling, each.name)) != each.default
+        ]
+        adapters = [tuple(each) for each in self.adapters]
+        digest = blake2b(self.prompt.tobytes(), digest_size=16)
+        digest.update(repr((self.source.tolist(), adapters, changed)).encode())
+        return digest.hexdigest()
 
     @property
     def may_start_cached(self) -> bool:

@@ -4,6 +4,7 @@ import codecs
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 from corral.inference.v1 import chat_pb2
@@ -22,9 +23,12 @@ from inference_svc.engine import events
 from inference_svc.engine.detokenizer import ContentFinder
 from inference_svc.engine.reasoning_tracker import ReasoningSpec
 from inference_svc.engine.request import SequenceRequest
+from inference_svc.engine.sequence import SequenceOutput, TokenPieces
 from inference_svc.model_pool.catalog import ModelProcessor
 from inference_svc.rpc.call import Call
 from inference_svc.rpc.streaming import Turn, chosen_logprob
+from inference_svc.upstream.pieces import VocabularyPieces
+from svc_kit.errors import InvalidField
 
 
 class ChatTurn(Turn[service_pb.ChatResponse]):
@@ -53,20 +57,30 @@ class ChatTurn(Turn[service_pb.ChatResponse]):
         for text in output.texts:
             self._parser.feed(text)
         for logprob in output.logprobs:
-            self._logprobs.add(logprob.text, logprob)
+            self._logprobs.add(logprob.text, chosen_logprob(logprob))
         responses = self._responses(self._parser.num_decided) or [service_pb.ChatResponse()]
-        self._write_tokens(output, responses[-1].delta)
+        delta = responses[-1].delta
+        self._write_tokens(output, delta)
+        if self._token_ids:
+            delta.held_logprobs.extend(self._logprobs.pop_new())
+            delta.num_held = self._logprobs.num_held
         return responses
 
-    def replay(self, request: SequenceRequest, model: ModelProcessor) -> None:
-        """Parse the resumed tokens of its choice, which are not sent again."""
-        detokenizer = request.new_detokenizer()
+    def replay(
+        self, request: SequenceRequest, pieces: TokenPieces, held: Sequence[pb.ChosenLogprob]
+    ) -> None:
+        """Parse the resumed tokens of its choice; what results was sent, except the log
+        probabilities that were `held` back. Raises `InvalidField` for more than can be."""
+        output = SequenceOutput(request)
         for token in request.resumed:
-            is_shown = request.special_tokens or token in request.visible_tokens
-            piece = model.vocabulary.piece(token, is_shown)
-            self._parser.feed(detokenizer.push(piece))
-            self._logprobs.add(piece, None)
-        self._parser.pop_deltas()
+            added = output.add(token, pieces)
+            self._parser.feed(added.text)
+            if request.top_logprobs is not None:
+                self._logprobs.add(added.piece, None)
+            if added.is_end:
+                break
+        self._responses(self._parser.num_decided)
+        self._logprobs.restore(held)
 
     def finish(self, finished: events.Finished) -> Sequence[service_pb.ChatResponse]:
         """Return the output that the parser withheld."""
@@ -106,7 +120,7 @@ class ChatTurn(Turn[service_pb.ChatResponse]):
     def _write(
         self, parsed: TurnDelta, delta: service_pb.ChatDelta, num_decided: int | None
     ) -> None:
-        delta.logprobs.extend(map(chosen_logprob, self._logprobs.pop(parsed.ranges, num_decided)))
+        delta.logprobs.extend(self._logprobs.pop(parsed.ranges, num_decided))
         delta.content = parsed.content
         if parsed.reasoning:
             delta.reasoning = parsed.reasoning
@@ -187,8 +201,9 @@ def chat_turns(
         )
         for i, request in enumerate(requests)
     ]
-    for turn, request in zip(turns, requests, strict=True):
-        turn.replay(request, call.model)
+    for choice in call.options.resume:
+        pieces = VocabularyPieces(call.model.vocabulary)
+        turns[choice.index].replay(requests[choice.index], pieces, choice.held_logprobs)
     return turns
 
 
@@ -240,7 +255,7 @@ class _Token(NamedTuple):
     text: bytes
     characters: Sequence[int]
     """The number of the character to which each byte belongs."""
-    logprob: events.ChosenLogprob | None
+    logprob: pb.ChosenLogprob | None
 
 
 class ContentLogprobs:
@@ -256,15 +271,40 @@ class ContentLogprobs:
         self._num_characters = 0
         self._tokens: deque[_Token] = deque()
         self._ranges: deque[Range] = deque()
+        self._num_unknown = 0  # tokens without a log probability, which come first
+        self._num_new = 0  # tokens since the last `pop_new`
 
-    def add(self, text: bytes, logprob: events.ChosenLogprob | None) -> None:
+    def add(self, text: bytes, logprob: pb.ChosenLogprob | None) -> None:
         """Add a token; a resumed one has no log probability."""
         if text:
             self._tokens.append(_Token(text, self._characters(text), logprob))
+            self._num_unknown += logprob is None
+            self._num_new += 1
 
-    def pop(
-        self, ranges: Iterable[Range], num_decided: int | None
-    ) -> Iterator[events.ChosenLogprob]:
+    @property
+    def num_held(self) -> int:
+        """The number of log probabilities of tokens that are not decided."""
+        return len(self._tokens) - self._num_unknown
+
+    def pop_new(self) -> Sequence[pb.ChosenLogprob]:
+        """Return those that are held back of the tokens since the last call, with their texts as
+        they were sampled."""
+        count, self._num_new = min(self._num_new, self.num_held), 0
+        last = islice(reversed(self._tokens), count)
+        return [each.logprob for each in last if each.logprob is not None][::-1]
+
+    def restore(self, held: Sequence[pb.ChosenLogprob]) -> None:
+        """Set the log probabilities of the last resumed tokens that are not decided. Raises
+        `InvalidField` if there are fewer."""
+        if len(held) > len(self._tokens):
+            problem = f"there are {len(held)}, but these tokens hold back {len(self._tokens)}"
+            raise InvalidField(field="resume.held_logprobs", problem=problem)
+        self._num_new = 0
+        self._num_unknown -= len(held)
+        for number, logprob in enumerate(reversed(held), 1):
+            self._tokens[-number] = self._tokens[-number]._replace(logprob=logprob)
+
+    def pop(self, ranges: Iterable[Range], num_decided: int | None) -> Iterator[pb.ChosenLogprob]:
         """Yield the tokens of the content that are decided: those before this character. `ranges`
         are those of new content. None: all are decided."""
         if not self._tokens:
@@ -275,9 +315,11 @@ class ContentLogprobs:
         ):
             token = self._tokens.popleft()
             text = self._visible(token)
-            if text and token.logprob is not None:
-                chosen = token.logprob.chosen._replace(piece=text)
-                yield token.logprob._replace(chosen=chosen)
+            if token.logprob is None:
+                self._num_unknown -= 1
+            elif text:
+                token.logprob.chosen.token = text
+                yield token.logprob
 
     def _characters(self, text: bytes) -> Sequence[int]:
         begin = self._num_characters

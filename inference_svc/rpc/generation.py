@@ -60,7 +60,7 @@ from inference_svc.structured_output.compiler import GrammarCompiler
 from inference_svc.structured_output.spec import OutputSpec
 from inference_svc.usage import UsageKey
 from svc_kit.auth.principal import current_principal
-from svc_kit.errors import ModelNotFound, ReplicaFull
+from svc_kit.errors import InvalidField, ModelNotFound, ReplicaFull
 from svc_kit.queue_share import QueueEntry
 
 
@@ -106,6 +106,8 @@ class GenerationService:
     ) -> tuple[AcceptedRequest, Sequence[TextTurn]]:
         """Submit a raw continuation. Raises the `DomainError` of the first invalid field."""
         _check_room(call)
+        if any(each.held_logprobs for each in call.options.resume):
+            raise InvalidField(field="resume.held_logprobs", problem="only chats hold any back")
         tokens = await prompt_tokens(call)
         prompt = Prompt(tokens, "prompt", decoder_start=call.model.decoder_start)
         checked = await self._check(call, prompt, text_output_spec(call.options.constraint))
@@ -315,4 +317,5 @@ def _submit(call: AnyCall, checked: _Checked) -> AcceptedRequest:
         interval_s=call.options.output.interval_ms / 1000,
         ignored_options=ignored,
         model_digest=call.loaded.digest,
+        input_digest=requests[0].input_digest if call.options.output.token_ids else "",
     )

@@ -50,6 +50,7 @@ class AcceptedRequest:
     interval_s: float = 0.0
     ignored_options: tuple[str, ...] = ()
     model_digest: str = ""
+    input_digest: str = ""
 
     def accepted(self) -> pb.Accepted:
         """The first event."""
@@ -65,21 +66,23 @@ class AcceptedRequest:
             prompt_token_ids=(first.source or first.prompt) if self.prompt_token_ids else (),
             ignored_options=self.ignored_options,
             model_digest=self.model_digest,
+            input_digest=self.input_digest,
         )
 
 
 class UsageCounts:
     """Sums over the choices, for the last event; timings are those of the first choice."""
 
-    def __init__(self, request: SequenceRequest) -> None:
-        """`request` is the first choice."""
+    def __init__(self, requests: Sequence[SequenceRequest]) -> None:
+        """`requests` are the choices."""
+        first = requests[0]
         self.started = False
         self._usage = pb.Usage(
-            prompt_tokens=request.num_prompt_tokens,
-            image_tokens=_count(request, MediaKind.IMAGE),
-            audio_tokens=_count(request, MediaKind.AUDIO),
+            prompt_tokens=first.num_prompt_tokens,
+            image_tokens=_count(first, MediaKind.IMAGE),
+            audio_tokens=_count(first, MediaKind.AUDIO),
         )
-        self._resumed_tokens = len(request.resumed)
+        self._resumed_tokens = [len(each.resumed) for each in requests]
         self._timed: events.Timings | None = None
         self._timed_tokens = 0
         # Tokens generated so far, by choice. They count as used even if the request ends early.
@@ -95,7 +98,7 @@ class UsageCounts:
         self._new_tokens[choice] = self._new_tokens.get(choice, 0) + num_tokens
 
     def finish(self, choice: int, event: events.Finished) -> None:
-        new_tokens = event.num_output_tokens - self._resumed_tokens
+        new_tokens = event.num_output_tokens - self._resumed_tokens[choice]
         self._new_tokens[choice] = new_tokens
         self._usage.completion_tokens += event.num_output_tokens
         self._usage.reasoning_tokens += event.num_reasoning_tokens
@@ -214,7 +217,7 @@ async def stream_responses(
     stream, first, response_type = accepted.stream, accepted.requests[0], turns[0].response_type
     choices = {sequence_id: choice for choice, sequence_id in enumerate(stream.sequence_ids)}
     span.accept(first, accepted.usage_key.model, len(turns))
-    usage, output = UsageCounts(first), span.output
+    usage, output = UsageCounts(accepted.requests), span.output
     numbers = itertools.count(1)
     is_settled = False
 

@@ -102,6 +102,13 @@ class EngineRestarting(Unavailable):
     """ "running" if the request was in the engine when it died, else None."""
 
 
+class GenerationLost(Unavailable):
+    """The replica that wrote this answer was lost, and no other one can continue it exactly:
+    {problem}. Retry the request."""
+
+    problem: str
+
+
 class ModelUnloaded(Unavailable):
     """The model '{model}' was unloaded. Retry the request."""
 

@@ -255,6 +255,13 @@ def to_status(error: DomainError, request_id: str) -> WireStatus:
     )
 
 
+def to_rpc_error(error: DomainError, request_id: str = "") -> grpc.aio.AioRpcError:
+    """The failure of a call that ended with an error, as its caller sees it."""
+    code, details, trailers = to_status(error, request_id)
+    metadata = grpc.aio.Metadata(*trailers)
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), metadata, details)
+
+
 def _pack(detail: Message) -> any_pb2.Any:
     packed = any_pb2.Any()
     packed.Pack(detail)

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import grpc.aio
 
-from svc_kit.errors import EngineRestarting
-from svc_kit.errors.status import from_rpc_error
+from svc_kit.errors import EngineRestarting, GenerationLost
+from svc_kit.errors.status import from_rpc_error, request_id_of, to_rpc_error
 from svc_kit.rpc.generation_progress import GenerationProgress
 from svc_kit.rpc.interceptors import MAY_MOVE_KEY
 from svc_kit.rpc.prefix_key import Generation, prefix_key
@@ -23,6 +23,16 @@ PREFIX_KEY: Final = "x-prefix-key"
 _MAX_MOVES: Final = 2
 _MAX_ENGINES_DIED: Final = 2
 """A call during which so many engines died may be why, and ends no other."""
+_REFUSALS: Final = frozenset(
+    {
+        grpc.StatusCode.FAILED_PRECONDITION,
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.NOT_FOUND,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        grpc.StatusCode.UNIMPLEMENTED,
+    }
+)
 Start = Callable[..., Any]
 Metadata = Sequence[tuple[str, str]]
 
@@ -31,7 +41,8 @@ class MovableStream:
     """One generation: first at the home of its prefix, then, if need be, over `spread`.
 
     A call that is lost before its first message is sent again. Later it goes on behind the tokens
-    that were delivered, if its request can be resumed; else it fails with the error of the loss.
+    that were delivered. If no other replica is there it fails with the error of the loss, and if
+    none can go on exactly with `GenerationLost`, which says why.
     """
 
     def __init__(
@@ -69,9 +80,9 @@ class MovableStream:
             if message is grpc.aio.EOF:
                 return message
             delivered = self._progress.advance(message)
-            if self._progress.met_other_model and self._loss is not None:
+            if self._progress.obstacle and self._loss is not None:
                 self._call.cancel()
-                raise self._loss
+                raise self._lost(self._progress.obstacle)
             self._loss = None
             self._ready += delivered
         return self._ready.popleft()
@@ -96,9 +107,11 @@ class MovableStream:
                 return await self._call.read()
             except grpc.aio.AioRpcError as error:
                 if not self._may_move(error):
-                    raise (self._loss or error) from None
+                    raise self._end(error) from None
                 if self._progress.is_started:
                     self._loss = self._loss or error
+                    if self._progress.obstacle:
+                        raise self._lost(self._progress.obstacle) from None
                 _log.info("a generation moves to another replica: %s", error.details())
             self._num_moves += 1
             self._call = self._spread(
@@ -107,8 +120,6 @@ class MovableStream:
 
     def _may_move(self, error: grpc.aio.AioRpcError) -> bool:
         if self._is_cancelled or self._num_moves == _MAX_MOVES:
-            return False
-        if self._progress.is_started and not self._progress.is_resumable:
             return False
         if error.code() is grpc.StatusCode.NOT_FOUND:  # another one may have the model
             return not self._progress.is_started and self._num_moves == 0
@@ -119,6 +130,18 @@ class MovableStream:
             return True
         self._num_engines_died += 1
         return self._outlives_engines and self._num_engines_died < _MAX_ENGINES_DIED
+
+    def _end(self, error: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:
+        """The error of a stream that goes on nowhere; `error` is that of the last attempt."""
+        if self._loss is None or self._is_cancelled:
+            return error
+        if error.code() in _REFUSALS:
+            return self._lost(f"another one refuses it: {from_rpc_error(error).message}")
+        return self._loss
+
+    def _lost(self, problem: str) -> grpc.aio.AioRpcError:
+        request_id = "" if self._loss is None else request_id_of(self._loss)
+        return to_rpc_error(GenerationLost(problem=problem.removesuffix(".")), request_id)
 
     def _remaining_s(self) -> float | None:
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())

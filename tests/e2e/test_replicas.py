@@ -4,8 +4,7 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,46 +16,38 @@ from corral.inference.v1.engine_service_pb2_grpc import EngineServiceStub
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
 from corral_cli.up.up_lock import read_running
+from inference_svc.models.sources import BUNDLED_FOLDER
 from svc_kit.rpc.client import open_channel
+from tests.e2e.conftest import PIRATE_FILE
 from tests.support.plain_http import plain_client
 from tests.support.sdk_batches import make_chat_line, read_batch, start_batch, wait_for_batch
+from tests.support.seam_cases import ADAPTER, CASES, Case, answers
 from tests.support.services import MODEL, Corral, corral_up, start, wait_until_serving
 
 pytestmark = pytest.mark.e2e
-SCHEMA = {
-    "type": "json_schema",
-    "json_schema": {
-        "name": "list",
-        "schema": {
-            "type": "array",
-            "items": {"type": "string", "minLength": 6, "maxLength": 12},
-            "minItems": 60,
-        },
-    },
-}
-COMMON: dict[str, Any] = {"model": MODEL, "max_tokens": 500, "deterministic": True, "stream": True}
-CHAT = {**COMMON, "messages": [{"role": "user", "content": "Tell me a story."}]}
-CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    "chat": ("chat/completions", {**CHAT, "temperature": 0, "ignore_eos": True}),
-    "seeded choices": ("chat/completions", {**CHAT, "seed": 3, "n": 2, "ignore_eos": True}),
-    "a schema": (
-        "chat/completions",
-        {**CHAT, "seed": 4, "max_tokens": 500, "response_format": SCHEMA},
-    ),
-    "stop texts": (
-        "chat/completions",
-        {**CHAT, "temperature": 0, "ignore_eos": True, "stop": ["never in it", "zzz"]},
-    ),
-    "completion": (
-        "completions",
-        {**COMMON, "prompt": "Once", "seed": 5, "logprobs": 1, "ignore_eos": True},
-    ),
-}
+STORY = CASES["chat"].body
+MOVED = "a generation moves to another replica"
+TOGETHER = [
+    ("chat", "completion"),
+    ("seeded choices",),
+    ("a schema", "stop texts"),
+    ("logprobs of a completion", "logprobs of a chat"),
+    ("logprobs of choices",),
+    ("a call", "a required call"),
+    ("parallel calls", "reasoning"),
+    ("reasoning with logprobs", "a thinking budget"),
+    ("an adapter",),
+    ("a picture", "an echo"),
+    ("logprobs of a prompt",),
+]
+"""As many sequences at a time as a replica has slots, at one home, which those of an adapter do not
+share."""
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
-    with corral_up(tmp_path_factory.mktemp("pair"), "--replicas", "2") as corral:
+    folder, adapter = tmp_path_factory.mktemp("pair"), f"{ADAPTER}={BUNDLED_FOLDER / PIRATE_FILE}"
+    with corral_up(folder, "--replicas", "2", "--adapter", adapter) as corral:
         yield corral
 
 
@@ -99,7 +90,7 @@ async def wait_for_restart(target: str) -> None:
 
 
 async def events_of(
-    client: httpx.AsyncClient, path: str, body: dict[str, Any]
+    client: httpx.AsyncClient, path: str, body: Mapping[str, Any]
 ) -> AsyncGenerator[dict[str, Any], None]:
     async with client.stream("POST", f"/v1/{path}", json=body) as response:
         assert response.status_code == 200
@@ -108,61 +99,83 @@ async def events_of(
                 yield json.loads(line.removeprefix("data: "))
 
 
-def seen(events: list[dict[str, Any]]) -> dict[int, str]:
-    """The texts of the choices, with reasons and tokens with log probabilities."""
-    texts: dict[int, str] = {}
-    for choice in (choice for event in events for choice in event["choices"]):
-        delta = choice.get("delta") or {}
-        text = choice.get("text") or delta.get("content") or ""
-        tokens = "".join((choice.get("logprobs") or {}).get("tokens", ()))
-        end = choice["finish_reason"] or ""
-        texts[choice["index"]] = texts.get(choice["index"], "") + text + tokens + end
-    return texts
+async def collect(client: httpx.AsyncClient, case: Case) -> list[dict[str, Any]]:
+    return [event async for event in events_of(client, case.path, case.body)]
 
 
-@pytest.mark.parametrize("case", CASES)
-async def test_a_stream_goes_on_when_its_replica_is_killed(pair: Corral, case: str) -> None:
-    """The client gets the tokens that it would have got."""
-    path, body = CASES[case]
+@pytest.mark.parametrize("names", TOGETHER, ids=" and ".join)
+async def test_streams_go_on_when_their_replica_is_killed(
+    pair: Corral, names: tuple[str, ...]
+) -> None:
+    """The client gets what it would have got."""
+    cases = [CASES[name] for name in names]
     async with plain_client(pair) as client:
-        undisturbed = [event async for event in events_of(client, path, body)]
-        events, killed = await disturb(pair, client, case, signal.SIGKILL)
+        undisturbed = await asyncio.gather(*(collect(client, case) for case in cases))
+        for case, events in zip(cases, undisturbed, strict=True):
+            assert all(getattr(answer, case.shows) for answer in answers(events).values())
+        num_moved = 0
+        while num_moved < len(cases):  # some may have ended before the kill
+            mark = pair.program.bookmark()
+            streams, killed = await disturb(pair, client, cases, signal.SIGKILL)
+            await wait_for_restart(killed)
 
-        assert seen(events) == seen(undisturbed)
-        assert "error" not in events[-1]
+            assert [events[-1] for events in streams if "error" in events[-1]] == []
+            for events, expected in zip(streams, undisturbed, strict=True):
+                assert answers(events) == answers(expected)
+            num_moved = sum(MOVED in line.message for line in pair.program.stderr[mark:])
+
+
+async def test_what_cannot_go_on_exactly_ends_with_the_reason(pair: Corral) -> None:
+    """Mirostat, whose state does not follow from the tokens."""
+    case = CASES["chat"]._replace(body={**STORY, "temperature": 0.8, "mirostat": 2})
+    async with plain_client(pair) as client:
+        (events,), killed = await disturb(pair, client, [case], signal.SIGKILL)
+        error = events[-1]["error"]
+
+        assert error["code"] == "generation_lost"
+        assert "mirostat" in error["message"]
     await wait_for_restart(killed)
 
 
 async def test_a_replica_that_only_seemed_dead_does_not_answer_twice(pair: Corral) -> None:
     """It is noticed by its missing answers to pings."""
-    path, body = CASES["chat"]
+    case = CASES["chat"]
     async with plain_client(pair) as client:
-        undisturbed = [event async for event in events_of(client, path, body)]
-        events, stopped = await disturb(pair, client, "chat", signal.SIGSTOP)
+        undisturbed = await collect(client, case)
+        (events,), stopped = await disturb(pair, client, [case], signal.SIGSTOP)
         os.kill(pid_of(pair, stopped), signal.SIGCONT)
         while any((await num_running(pair)).values()):
             pass
 
-        assert seen(events) == seen(undisturbed)
         assert "error" not in events[-1]
-        assert seen([event async for event in events_of(client, path, body)]) == seen(undisturbed)
+        assert answers(events) == answers(undisturbed)
+        assert answers(await collect(client, case)) == answers(undisturbed)
 
 
 async def disturb(
-    pair: Corral, client: httpx.AsyncClient, case: str, signal_number: signal.Signals
-) -> tuple[list[dict[str, Any]], str]:
-    """Send a signal to the replica of a stream. Return the stream's events, and the replica."""
-    disturbed = None
-    while disturbed is None:  # a stream may end before its replica is found
-        events = []
-        async with aclosing(events_of(client, *CASES[case])) as stream:
-            async for event in stream:
-                events.append(event)
-                if len(events) == 4:
-                    busy = (each for each, count in (await num_running(pair)).items() if count)
-                    if disturbed := next(busy, None):
-                        os.kill(pid_of(pair, disturbed), signal_number)
-    return events, disturbed
+    pair: Corral, client: httpx.AsyncClient, cases: Sequence[Case], signal_number: signal.Signals
+) -> tuple[list[list[dict[str, Any]]], str]:
+    """Send a signal to the replica of streams that have begun. Return the events of each, and the
+    replica."""
+    processes = {target: pid_of(pair, target) for target in targets_of(pair)}
+    streams: list[list[dict[str, Any]]] = [[] for _ in cases]
+    have_begun = asyncio.Barrier(len(cases) + 1)
+
+    async def read(case: Case, events: list[dict[str, Any]]) -> None:
+        body = {**case.body, "prompt_cache_key": cases[0].row}
+        async for event in events_of(client, case.path, body):
+            events.append(event)
+            if len(events) == 4:
+                await have_begun.wait()
+
+    async with asyncio.TaskGroup() as readers:
+        for case, events in zip(cases, streams, strict=True):
+            readers.create_task(read(case, events))
+        await have_begun.wait()
+        running = await num_running(pair)
+        busy = max(running, key=lambda target: running[target])
+        os.kill(processes[busy], signal_number)
+    return streams, busy
 
 
 async def test_a_stored_response_and_a_batch_are_complete_when_replicas_are_killed(
@@ -234,7 +247,7 @@ async def test_new_requests_are_answered_while_a_replica_is_away(pair: Corral) -
 
 async def test_a_full_home_passes_a_conversation_on(pair: Corral) -> None:
     """Two sequences run and two wait there; of the others some run elsewhere."""
-    endless = {**CHAT, "max_tokens": 12_000, "ignore_eos": True, "prompt_cache_key": "crowd"}
+    endless = {**STORY, "max_tokens": 12_000, "ignore_eos": True, "prompt_cache_key": "crowd"}
     async with plain_client(pair) as client:
         streams = [events_of(client, "chat/completions", endless) for _ in range(8)]
         readers = [asyncio.create_task(anext(stream)) for stream in streams]
@@ -255,7 +268,7 @@ async def test_operators_see_and_abort_what_runs_on_any_replica(
 ) -> None:
     """Over HTTP, and by `corral top`, which finds the replicas in the data folder."""
     bodies = [
-        {**CHAT, "max_tokens": 12_000, "ignore_eos": True, "prompt_cache_key": str(number)}
+        {**STORY, "max_tokens": 12_000, "ignore_eos": True, "prompt_cache_key": str(number)}
         for number in range(8)
     ]
     async with plain_client(pair) as client:

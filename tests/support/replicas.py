@@ -32,6 +32,8 @@ class Replica:
 
     refuses_movable: DomainError | None = None
     """Raised for generations with x-may-move."""
+    refuses_resumed: DomainError | None = None
+    """Raised for generations with `resume`."""
     fails_with: DomainError | None = None
     """Raised once, or, if it `keeps_failing`, always, before token number `fails_at`."""
     fails_at: int = 0
@@ -53,6 +55,8 @@ class Replica:
         """Send the events of a stream, one token a delta."""
         if self.refuses_movable is not None and may_move():
             raise self.refuses_movable
+        if self.refuses_resumed is not None and request.options.resume:
+            raise self.refuses_resumed
         self.requests.append(request)
         resumed = [*request.options.resume[0].output_token_ids] if request.options.resume else []
         for message in self._messages(request, len(resumed)):

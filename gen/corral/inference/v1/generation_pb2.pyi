@@ -165,17 +165,19 @@ class SpeculationOptions(_message.Message):
     def __init__(self, enabled: _Optional[bool] = ..., max_draft_tokens: _Optional[int] = ..., prediction: _Optional[str] = ...) -> None: ...
 
 class ResumedChoice(_message.Message):
-    __slots__ = ("index", "output_token_ids", "snapshot_id")
+    __slots__ = ("index", "output_token_ids", "snapshot_id", "held_logprobs")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_ID_FIELD_NUMBER: _ClassVar[int]
+    HELD_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     index: int
     output_token_ids: _containers.RepeatedScalarFieldContainer[int]
     snapshot_id: str
-    def __init__(self, index: _Optional[int] = ..., output_token_ids: _Optional[_Iterable[int]] = ..., snapshot_id: _Optional[str] = ...) -> None: ...
+    held_logprobs: _containers.RepeatedCompositeFieldContainer[ChosenLogprob]
+    def __init__(self, index: _Optional[int] = ..., output_token_ids: _Optional[_Iterable[int]] = ..., snapshot_id: _Optional[str] = ..., held_logprobs: _Optional[_Iterable[_Union[ChosenLogprob, _Mapping]]] = ...) -> None: ...
 
 class Accepted(_message.Message):
-    __slots__ = ("request_id", "prompt_tokens", "queue_position", "seed", "model", "max_tokens", "rate_limits", "prompt_token_ids", "ignored_options", "model_digest")
+    __slots__ = ("request_id", "prompt_tokens", "queue_position", "seed", "model", "max_tokens", "rate_limits", "prompt_token_ids", "ignored_options", "model_digest", "input_digest")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     QUEUE_POSITION_FIELD_NUMBER: _ClassVar[int]
@@ -186,6 +188,7 @@ class Accepted(_message.Message):
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     IGNORED_OPTIONS_FIELD_NUMBER: _ClassVar[int]
     MODEL_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    INPUT_DIGEST_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     prompt_tokens: int
     queue_position: int
@@ -196,7 +199,8 @@ class Accepted(_message.Message):
     prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
     ignored_options: _containers.RepeatedScalarFieldContainer[str]
     model_digest: str
-    def __init__(self, request_id: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., queue_position: _Optional[int] = ..., seed: _Optional[int] = ..., model: _Optional[str] = ..., max_tokens: _Optional[int] = ..., rate_limits: _Optional[_Iterable[_Union[RateLimitStatus, _Mapping]]] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., ignored_options: _Optional[_Iterable[str]] = ..., model_digest: _Optional[str] = ...) -> None: ...
+    input_digest: str
+    def __init__(self, request_id: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., queue_position: _Optional[int] = ..., seed: _Optional[int] = ..., model: _Optional[str] = ..., max_tokens: _Optional[int] = ..., rate_limits: _Optional[_Iterable[_Union[RateLimitStatus, _Mapping]]] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., ignored_options: _Optional[_Iterable[str]] = ..., model_digest: _Optional[str] = ..., input_digest: _Optional[str] = ...) -> None: ...
 
 class RateLimitStatus(_message.Message):
     __slots__ = ("name", "unit", "amount", "remaining", "reset", "window")

@@ -128,7 +128,7 @@ class ChatResponse(_message.Message):
     def __init__(self, sequence_number: _Optional[int] = ..., accepted: _Optional[_Union[_generation_pb2.Accepted, _Mapping]] = ..., started: _Optional[_Union[_generation_pb2.Started, _Mapping]] = ..., delta: _Optional[_Union[ChatDelta, _Mapping]] = ..., finished: _Optional[_Union[_generation_pb2.ChoiceFinished, _Mapping]] = ..., done: _Optional[_Union[_generation_pb2.Done, _Mapping]] = ..., prompt_tokens: _Optional[_Union[_generation_pb2.PromptTokens, _Mapping]] = ...) -> None: ...
 
 class ChatDelta(_message.Message):
-    __slots__ = ("index", "content", "reasoning", "tool_calls", "token_ids", "logprobs", "num_tokens", "is_continued")
+    __slots__ = ("index", "content", "reasoning", "tool_calls", "token_ids", "logprobs", "num_tokens", "is_continued", "held_logprobs", "num_held")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     CONTENT_FIELD_NUMBER: _ClassVar[int]
     REASONING_FIELD_NUMBER: _ClassVar[int]
@@ -137,6 +137,8 @@ class ChatDelta(_message.Message):
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
     IS_CONTINUED_FIELD_NUMBER: _ClassVar[int]
+    HELD_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    NUM_HELD_FIELD_NUMBER: _ClassVar[int]
     index: int
     content: str
     reasoning: str
@@ -145,7 +147,9 @@ class ChatDelta(_message.Message):
     logprobs: _containers.RepeatedCompositeFieldContainer[_generation_pb2.ChosenLogprob]
     num_tokens: int
     is_continued: bool
-    def __init__(self, index: _Optional[int] = ..., content: _Optional[str] = ..., reasoning: _Optional[str] = ..., tool_calls: _Optional[_Iterable[_Union[_chat_pb2.ToolCallDelta, _Mapping]]] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[_generation_pb2.ChosenLogprob, _Mapping]]] = ..., num_tokens: _Optional[int] = ..., is_continued: _Optional[bool] = ...) -> None: ...
+    held_logprobs: _containers.RepeatedCompositeFieldContainer[_generation_pb2.ChosenLogprob]
+    num_held: int
+    def __init__(self, index: _Optional[int] = ..., content: _Optional[str] = ..., reasoning: _Optional[str] = ..., tool_calls: _Optional[_Iterable[_Union[_chat_pb2.ToolCallDelta, _Mapping]]] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[_generation_pb2.ChosenLogprob, _Mapping]]] = ..., num_tokens: _Optional[int] = ..., is_continued: _Optional[bool] = ..., held_logprobs: _Optional[_Iterable[_Union[_generation_pb2.ChosenLogprob, _Mapping]]] = ..., num_held: _Optional[int] = ...) -> None: ...
 
 class TextOrTokens(_message.Message):
     __slots__ = ("text", "token_ids")

@@ -15,6 +15,8 @@ from svc_kit.errors import (
     DomainError,
     Draining,
     EngineRestarting,
+    FeatureUnsupported,
+    GenerationLost,
     InternalError,
     ModelNotFound,
     QueueFull,
@@ -217,15 +219,31 @@ async def test_other_errors_end_an_answer(error: DomainError) -> None:
         assert sum(len(replica.requests) for replica in replicas.replicas) == 1
 
 
-async def test_an_answer_that_cannot_be_resumed_ends_with_its_loss() -> None:
+async def test_an_answer_that_cannot_be_resumed_ends_with_the_reason() -> None:
     async with run_replicas(2) as replicas:
         text = await prompt_at(replicas, 0)
         replicas.replicas[0].fails_with, replicas.replicas[0].fails_at = Draining(), 3
-        request = pb.GenerateRequest(text=text, options={"output": {"prompt_logprobs": 0}})
+        resume = [{"index": 0, "snapshot_id": "s"}]
         with pytest.raises(grpc.aio.AioRpcError) as failed:
-            await replicas.generate(request)
+            await replicas.generate(pb.GenerateRequest(text=text, options={"resume": resume}))
+        error = from_rpc_error(failed.value)
 
-        assert isinstance(from_rpc_error(failed.value), Draining)
+        assert isinstance(error, GenerationLost)
+        assert "snapshot" in error.message
+        assert sum(len(replica.requests) for replica in replicas.replicas) == 1
+
+
+async def test_the_services_hear_of_the_death_of_an_engine_that_nothing_survives() -> None:
+    """And not why the answer cannot go on, since they count deaths."""
+    async with run_replicas(2, outlives_engines=False) as replicas:
+        text = await prompt_at(replicas, 0)
+        died = EngineRestarting(phase="running")
+        replicas.replicas[0].fails_with, replicas.replicas[0].fails_at = died, 3
+        resume = [{"index": 0, "snapshot_id": "s"}]
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await replicas.generate(pb.GenerateRequest(text=text, options={"resume": resume}))
+
+        assert from_rpc_error(failed.value) == died
 
 
 async def test_a_model_with_other_weights_does_not_go_on() -> None:
@@ -234,8 +252,23 @@ async def test_a_model_with_other_weights_does_not_go_on() -> None:
         replicas.replicas[0].digest, replicas.replicas[1].digest = "one", "other"
         with pytest.raises(grpc.aio.AioRpcError) as failed:
             await generate_until_refused(replicas, text, replicas.replicas[0])
+        error = from_rpc_error(failed.value)
 
-        assert isinstance(from_rpc_error(failed.value), Draining)
+        assert isinstance(error, GenerationLost)
+        assert "other weights" in error.message
+
+
+async def test_the_reason_of_a_replica_that_refuses_to_go_on_is_told() -> None:
+    refusal = FeatureUnsupported(feature="resume with mirostat")
+    async with run_replicas(2) as replicas:
+        text = await prompt_at(replicas, 0)
+        replicas.replicas[1].refuses_resumed = refusal
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await generate_until_refused(replicas, text, replicas.replicas[0])
+        error = from_rpc_error(failed.value)
+
+        assert isinstance(error, GenerationLost)
+        assert "resume with mirostat" in error.message
 
 
 async def test_a_model_that_only_another_replica_has_is_found() -> None:

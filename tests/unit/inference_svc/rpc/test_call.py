@@ -1,5 +1,6 @@
 """What a call of Generate or Chat reserves, and that it releases it."""
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from itertools import groupby
 from pathlib import Path
@@ -12,7 +13,7 @@ from corral.inference.v1 import inference_service_pb2 as pb
 
 from inference_svc.limits.limiter import Need
 from inference_svc.llama.vocabulary import Vocabulary
-from svc_kit.errors import RateLimited
+from svc_kit.errors import InvalidField, RateLimited
 from tests.support.generations import PICTURE_TOKENS, SLOT_TOKENS, Generations, StepFailed
 from tests.support.operators import make_limit
 from tests.unit.inference_svc.limits.test_limiter import Harness
@@ -74,6 +75,21 @@ async def test_a_call_that_fails_at_any_step_releases_what_it_holds(
         with pytest.raises(StepFailed, match=name):
             await generations.run(request_)
         assert (number, generations.held()) == (number, (0, 0, 0))
+
+
+@pytest.mark.parametrize("make", [chat, generate])
+async def test_more_log_probabilities_than_tokens_hold_back_are_refused(
+    vocabulary: Vocabulary, tmp_path: Path, make: Callable[..., Any]
+) -> None:
+    """A raw continuation holds none back."""
+    limits = Harness(tmp_path, make_limit("slots", "CONCURRENT_REQUESTS", 99, ""))
+    await limits.limiter.renew()
+    generations = await Generations(vocabulary, limits.limiter.admit).start()
+    resume = [{"output_token_ids": [5], "held_logprobs": [{}, {}]}]
+    with pytest.raises(InvalidField, match="held_logprobs"):
+        await generations.run(make(sampling={"seed": 1}, output={"top_logprobs": 0}, resume=resume))
+
+    assert generations.held() == (0, 0, 0)
 
 
 async def limited(

@@ -168,6 +168,19 @@ async def test_usage_is_the_sum_over_the_choices() -> None:
     assert (done.usage.prompt_tokens, done.usage.completion_tokens) == (3, 6)
 
 
+async def test_each_choice_counts_what_follows_its_own_resumed_tokens() -> None:
+    generation = FakeGeneration(2)
+    first, second = generation.accepted_request.requests
+    requests = [first, replace(second, resumed=array("i", [7, 7]))]
+    generation.accepted_request = replace(generation.accepted_request, requests=requests)
+    generation.stream.deliver(events.Started(0, 3, 0))
+    generation.finish(0)
+    generation.finish(1)
+    await collect(generation, text_turns(2))
+
+    assert [counts.completion_tokens for _, _, counts in generation.recorded] == [3 + 1]
+
+
 async def test_usage_is_recorded_when_the_request_ends() -> None:
     """By project and model, summed over the choices; the prompt is counted once."""
     generation = FakeGeneration(2)
