@@ -2,6 +2,8 @@
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { readAttachment } from "./attachments.js";
+import { AskedCalls, MadeCalls } from "./chat_calls.js";
+import { isMade } from "./chat_items.js";
 import { ChatList } from "./chat_list.js";
 import { ChatSettings } from "./chat_settings.js";
 import * as chat from "./chat_state.js";
@@ -84,12 +86,15 @@ function Attachments({ items, onRemove }) {
 
 function ModelMessage({ message, isLast }) {
   const isRunning = message.state === "running";
+  const made = message.calls.filter(isMade);
   return html`<article class="message model" aria-label="Model">
     ${message.reasoning && html`<details class="reasoning"><summary>Reasoning</summary><p class="text">${message.reasoning}</p></details>`}
     ${message.searches?.length > 0 && html`<p class="muted">Searched: ${message.searches.join("; ")}</p>`}
+    ${message.problems?.map(each => html`<p class="muted">${each}</p>`)}
+    ${made.length > 0 && html`<${MadeCalls} calls=${made} isRunning=${isRunning} />`}
     ${message.text && html`<${Markdown} text=${message.text} />`}
     ${isRunning && html`<span class="cursor" role="img" aria-label="Generating"></span>`}
-    ${message.calls.length > 0 && html`<${ToolCalls} message=${message} isLast=${isLast && !isRunning} />`}
+    ${made.length < message.calls.length && html`<${AskedCalls} message=${message} isLast=${isLast && !isRunning} />`}
     ${message.error && html`<${ErrorBox} error=${{ message: message.error }} />`}
     ${!isRunning && html`<div class="tools"><${Versions} message=${message} />
       <button class="plain" onClick=${() => chat.regenerate(message)}>Regenerate</button>
@@ -107,32 +112,6 @@ function describe({ state, finish, firstMs, usage, timings }) {
   if (timings?.predicted_per_second) facts.push(`${timings.predicted_per_second.toFixed(1)} tokens/s`);
   if (usage?.prompt_tokens_details?.cached_tokens) facts.push(`${usage.prompt_tokens_details.cached_tokens} cached`);
   return facts.join(" · ");
-}
-
-/** The calls that the model asks for; the user enters what each one returns. */
-function ToolCalls({ message, isLast }) {
-  const proceed = event => {
-    event.preventDefault();
-    chat.generate();
-  };
-  return html`<form class="calls" onSubmit=${proceed}>
-    ${message.calls.map(call => html`<fieldset key=${call.id}><legend>Tool call: <code>${call.name}</code></legend>
-      <pre tabindex="0" aria-label=${`Arguments of ${call.name}`}>${pretty(call.arguments)}</pre>
-      ${isLast
-        ? html`<label>Output of the tool
-            <textarea rows="2" required value=${call.output} onInput=${event => chat.setOutput(message, call.id, event.target.value)} /></label>`
-        : html`<p class="text">${call.output}</p>`}
-    </fieldset>`)}
-    ${isLast && html`<button class="primary">Send the ${message.calls.length > 1 ? "outputs" : "output"}</button>`}
-  </form>`;
-}
-
-function pretty(text) {
-  try {
-    return JSON.stringify(JSON.parse(text), null, 2);
-  } catch {
-    return text; // it still arrives
-  }
 }
 
 function Composer({ isRunning }) {

@@ -75,7 +75,8 @@ function openInChat(title, items) {
 export const storeChat = (messages, title) => storeItems(toItems(messages), title);
 
 async function storeItems(items, title) {
-  const made = items.map(({ id, status, ...item }) => item); // they get new ids
+  const made = items.filter(({ type }) => !type.startsWith("mcp_approval_")) // an approval counts once
+    .map(({ id, status, approval_request_id, ...item }) => item); // they get new ids
   const metadata = title ? { title: title.slice(0, 512) } : {};
   const { id } = await post("v1/conversations", { metadata, items: made.slice(0, 20) });
   for (let at = 20; at < made.length; at += 20) {
