@@ -190,8 +190,8 @@ export function Table({ caption, columns, rows, error, empty = "Nothing here yet
 
 /** The status of an object, coloured by what it means. */
 export function Status({ value }) {
-  const good = ["completed", "ready", "processed", "active", "loaded"];
-  const bad = ["failed", "expired", "error", "cancelled", "incomplete", "revoked"];
+  const good = ["completed", "ready", "processed", "active", "loaded", "up"];
+  const bad = ["failed", "expired", "error", "cancelled", "incomplete", "revoked", "down"];
   const kind = good.includes(value) ? "good" : bad.includes(value) ? "bad" : "neutral";
   return html`<span class=${`status ${kind}`}>${String(value).replaceAll("_", " ")}</span>`;
 }
