@@ -8,8 +8,9 @@ import { ChatList } from "./chat_list.js";
 import { ChatSettings } from "./chat_settings.js";
 import * as chat from "./chat_state.js";
 import { Markdown } from "./markdown.js";
+import { canRecord, startRecording } from "./sound_recorder.js";
 import { Transcript } from "./transcript.js";
-import { Action, copyText, ErrorBox, focus, html, notify, onEscape } from "./ui.js";
+import { Action, copyText, ErrorBox, focus, html, MESSAGE_BOX, notify, onEscape } from "./ui.js";
 
 const SHOWN = 40; // messages that are shown at first, and more each time
 const IS_TOUCH = matchMedia("(pointer: coarse)").matches; // where Enter is a new line, as on phones
@@ -148,15 +149,35 @@ function Composer({ isRunning }) {
   return html`<form class="composer" onSubmit=${submit} onDragOver=${event => event.preventDefault()}
       onDrop=${event => { event.preventDefault(); attach([...event.dataTransfer.files]); }}>
     <${Attachments} items=${attachments} onRemove=${item => change({ attachments: attachments.filter(each => each !== item) })} />
-    <textarea aria-label="Message" placeholder="Message" rows="2" value=${text} onInput=${event => change({ text: event.target.value })} onKeyDown=${onKey} onPaste=${onPaste} />
+    <textarea id=${MESSAGE_BOX} aria-label="Message" placeholder="Message" rows="2" value=${text} onInput=${event => change({ text: event.target.value })} onKeyDown=${onKey} onPaste=${onPaste} />
     <div class="row">
       <input type="file" class="hidden" tabindex="-1" aria-label="Files" multiple ref=${picker}
         onChange=${event => { attach([...event.target.files]); event.target.value = ""; }} />
       <button type="button" onClick=${() => picker.current.click()}>Attach</button>
+      ${canRecord && modalities.includes("audio") && html`<${Recorder} attach=${attach} />`}
       <span class="muted hint">${!IS_TOUCH && "Enter sends, Shift+Enter is a new line"}</span>
       ${isRunning
         ? html`<button type="button" class="primary" onClick=${chat.stop}>Stop</button>`
         : html`<button class="primary">Send</button>`}
     </div>
   </form>`;
+}
+
+/** Attaches what the microphone hears, between two presses. */
+function Recorder({ attach }) {
+  const finish = useRef(null);
+  const [seconds, setSeconds] = useState(null); // of a recording
+  useEffect(() => {
+    if (seconds === null) return undefined;
+    const timer = setTimeout(() => setSeconds(seconds + 1), 1000);
+    return () => clearTimeout(timer);
+  }, [seconds]);
+  useEffect(() => () => { finish.current?.(); }, []); // the view is left
+  const toggle = async () => {
+    const end = finish.current;
+    finish.current = end ? null : await startRecording();
+    setSeconds(end ? null : 0);
+    if (end) await attach([await end()]);
+  };
+  return html`<${Action} run=${toggle}>${seconds === null ? "Record" : `Stop recording (${seconds} s)`}<//>`;
 }

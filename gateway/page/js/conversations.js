@@ -1,7 +1,7 @@
 /** Conversations that the server stores: list, items, and answers that continue one. */
 
 import { useState } from "preact/hooks";
-import { get, getAll, post, remove, saveFile, streamEvents } from "./api.js";
+import { followEvents, get, getAll, post, remove, saveFile } from "./api.js";
 import { fromItems, toItems, toMarkdown } from "./chat_items.js";
 import { startChat } from "./chat_state.js";
 import { addResponseEvent, ItemLog, liveItems, NO_EVENTS } from "./items.js";
@@ -40,7 +40,9 @@ function Conversation({ id }) {
     let state = NO_EVENTS;
     setLive([question]);
     try {
-      for await (const { data } of streamEvents("POST", "v1/responses", { body })) {
+      const keptAt = ({ data: { response } }) => response && `v1/responses/${response.id}?stream=true`;
+      for await (const { data } of followEvents("POST", "v1/responses", { body }, keptAt)) {
+        if (!data) continue; // the network is away
         if (data.type === "response.failed") throw new Error(data.response.error.message);
         state = addResponseEvent(state, data);
         setLive([question, ...liveItems(state)]);
