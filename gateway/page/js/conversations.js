@@ -6,7 +6,7 @@ import { fromItems, toItems, toMarkdown } from "./chat_items.js";
 import { startChat } from "./chat_state.js";
 import { addResponseEvent, ItemLog, liveItems, NO_EVENTS } from "./items.js";
 import { ModelField } from "./model_field.js";
-import { Action, ErrorBox, Field, Form, html, parseJson, Table, Time, useList, useLoad } from "./ui.js";
+import { Action, Broken, ErrorBox, Field, Form, html, parseJson, Table, Time, useList, useLoad } from "./ui.js";
 
 export function ConversationsView({ id }) {
   return id ? html`<${Conversation} id=${id} />` : html`<${ConversationList} />`;
@@ -34,6 +34,7 @@ function Conversation({ id }) {
   const conversation = useLoad(() => get(path), [id]);
   const items = useList(`${path}/items`, { order: "desc" });
   const [live, setLive] = useState(null);
+  const [isBroken, setBroken] = useState(false);
   const send = async ({ model, text }) => {
     const body = { model, input: text, conversation: id, stream: true };
     const question = { id: "live-user", type: "message", role: "user", content: [{ type: "input_text", text }] };
@@ -41,8 +42,9 @@ function Conversation({ id }) {
     setLive([question]);
     try {
       const keptAt = ({ data: { response } }) => response && `v1/responses/${response.id}?stream=true`;
-      for await (const { data } of followEvents("POST", "v1/responses", { body }, keptAt)) {
-        if (!data) continue; // the network is away
+      for await (const { event, data } of followEvents("POST", "v1/responses", { body }, keptAt)) {
+        setBroken(event === "broken");
+        if (!data) continue;
         if (data.type === "response.failed") throw new Error(data.response.error.message);
         state = addResponseEvent(state, data);
         setLive([question, ...liveItems(state)]);
@@ -63,6 +65,7 @@ function Conversation({ id }) {
       <${Action} run=${async () => saveFile(`${id}.json`, JSON.stringify(await getAll(`${path}/items`), null, 2))}>Save as JSON<//>
       <${Action} run=${async () => saveFile(`${id}.md`, toMarkdown(fromItems(await getAll(`${path}/items`))))}>Save as Markdown<//></div>
     ${shown.length > 0 && html`<${ItemLog} items=${shown} label="Items" isBusy=${live !== null} hasOlder=${items.hasMore} loadOlder=${items.more} />`}
+    <${Broken} isShown=${isBroken} />
     ${!shown.length && html`<p class="muted">It has no items yet.</p>`}
     <div class="card narrow"><${Form} label="Continue" submit="Send" onSubmit=${send}>
       <${Field} label="Message"><textarea name="text" rows="2" required /><//><${ModelField} /><//></div>`;

@@ -59,6 +59,16 @@ async def demand_order(route: Route) -> None:
     await route.continue_(post_data=json.dumps(body | changes))
 
 
+async def demand_waiting(route: Route) -> None:
+    """Let the model call a tool that never returns, without approval."""
+    body: Any = route.request.post_data_json
+    (tool,) = body["tools"]
+    tool |= {"allowed_tools": ["wait"], "require_approval": "never"}
+    choice = {"type": "mcp", "server_label": LABEL}
+    changes = {"tools": [tool], "tool_choice": choice, **LIMITS}
+    await route.continue_(post_data=json.dumps(body | changes))
+
+
 def call_of(tab: Tab) -> Locator:
     """The last call of the tool."""
     return answers(tab).get_by_role("group", name="Tool call: order of shop").last
@@ -152,3 +162,32 @@ async def test_a_call_that_was_made_is_stored(customer: Tab, shop: Shop) -> None
     await customer.page.get_by_role("button", name="Open a copy in the chat").click()
 
     await expect(answers(customer).get_by_label("Output of order")).to_contain_text("Ordered: ")
+
+
+async def test_a_call_that_was_interrupted_is_not_made_again(customer: Tab, shop: Shop) -> None:
+    """The model is told, whether the call had begun or the approval did not arrive."""
+    page = customer.page
+    customer.allowed = ("Failed to load resource: net::ERR_FAILED",)
+    await page.route("**/v1/responses", demand_waiting)
+    await ask(customer, QUESTION)
+    waiting = answers(customer).get_by_role("group", name="Tool call: wait of shop")
+    await expect(waiting).to_contain_text("It runs.")
+    await page.get_by_role("button", name="Stop").click()
+    await expect(waiting).to_contain_text("It was interrupted.")
+    await page.unroute("**/v1/responses", demand_waiting)
+    async with customer.sends("**/v1/responses") as body:
+        await ask(customer, QUESTION)
+    (call,) = [item for item in body["input"] if item["type"] == "mcp_call"]
+    assert call["error"] == "The call was interrupted: what it did is not known."
+    approve = call_of(customer).get_by_role("button", name="Approve")
+    await approve.wait_for()
+    before = len(shop.ordered)
+    await page.route("**/v1/responses", lambda route: route.abort(), times=1)
+    await approve.click()
+    await expect(answers(customer).last.get_by_role("alert")).to_be_visible()
+    async with customer.sends("**/v1/responses") as body:
+        await ask(customer, QUESTION)
+    await approve.wait_for()
+
+    assert [item["approve"] for item in body["input"] if "approve" in item] == [False]
+    assert len(shop.ordered) == before
