@@ -1,7 +1,7 @@
 """A network on loopback between a client and a server, which a test can break and mend."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
 
@@ -15,6 +15,8 @@ class Network:
     port: int
     url: str = ""
     is_broken: bool = False
+    left_bytes: int | None = None
+    """How much the server may still send before the network breaks. None: any amount."""
     _writers: set[asyncio.StreamWriter] = field(default_factory=set)
 
     def cut(self) -> None:
@@ -24,7 +26,13 @@ class Network:
             writer.transport.abort()
 
     def mend(self) -> None:
-        self.is_broken = False
+        self.is_broken, self.left_bytes = False, None
+
+    def _count(self, piece: bytes) -> None:
+        if self.left_bytes is not None:
+            self.left_bytes -= len(piece)
+            if self.left_bytes < 0:
+                self.cut()
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self.is_broken:
@@ -34,16 +42,21 @@ class Network:
         ends = {writer, to_server}
         self._writers |= ends
         with closing(writer), closing(to_server), suppress(OSError):
-            pumps = [_pump(reader, to_server), _pump(from_server, writer)]
+            pumps = [_pump(reader, to_server), _pump(from_server, writer, self._count)]
             await asyncio.wait(map(asyncio.ensure_future, pumps), return_when="FIRST_COMPLETED")
         self._writers -= ends
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _pump(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    seen: Callable[[bytes], None] = lambda _: None,
+) -> None:
     with suppress(OSError):
         while piece := await reader.read(_PIECE_BYTES):
             writer.write(piece)
             await writer.drain()
+            seen(piece)
 
 
 @asynccontextmanager
