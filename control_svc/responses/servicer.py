@@ -46,6 +46,8 @@ from svc_kit.errors import InvalidField, OutOfRange, UnsupportedField, Unsupport
 from svc_kit.rpc.field_limits import check_limits
 from svc_kit.rpc.message_mapper import encode_timestamp
 
+_MAX_SERVERS: Final = 1000
+
 
 @dataclass(frozen=True)
 class ResponseServicer(Resource[Response, NewResponse]):
@@ -179,6 +181,17 @@ class ResponseServicer(Resource[Response, NewResponse]):
             usage=compacted.result.usage and USAGE.to_message(compacted.result.usage),
             rate_limits=await self.limits.of_caller(compacted.settings.model),
         )
+
+    async def ListMcpServers(
+        self, project: str, request: pb.ListMcpServersRequest
+    ) -> pb.ListMcpServersResponse:
+        """List the servers of the settings. Raises InvalidField."""
+        wanted = page_request(request, _MAX_SERVERS)
+        window = self.tokens.window(wanted, (project, "MCP servers"), _MAX_SERVERS)
+        labels = sorted(self.responses.factory.tools.servers.labels)
+        servers = [pb.McpServer(id=label) for label in labels if label > window.after]
+        page = window.page(servers[: window.limit])
+        return pb.ListMcpServersResponse(mcp_servers=page.items, next_page_token=page.next_token)
 
 
 _EXPIRED_PER_BATCH: Final = 50

@@ -22,6 +22,7 @@ from dialects.openai.responses.events import (
 from dialects.openai.responses.objects import (
     Compaction,
     InputTokens,
+    McpServer,
     ResponseResource,
     compaction_object,
     response_object,
@@ -151,6 +152,12 @@ async def compact(control: Control, body: JsonObject, context: Context) -> Respo
     proto = await convert(compact_request, body)
     start = functools.partial(control.unary, proto)
     return context.reply_response(start, compaction_object, RESPONSE_PARAMS)
+
+
+@rpc.route("GET", "/mcp_servers", "List the MCP servers", Page(McpServer))
+def list_mcp_servers() -> pb.ListMcpServersRequest:
+    """List the MCP servers that the operator has configured, by label. Extension of Corral."""
+    return pb.ListMcpServersRequest()
 
 
 @router.get(

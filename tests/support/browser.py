@@ -91,7 +91,10 @@ async def run_browser() -> AsyncIterator[Browser]:
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(
             executable_path=CHROMIUM,
-            args=["--no-sandbox", "--no-proxy-server"],  # its own sandbox refuses to run as root
+            args=[
+                *("--no-sandbox", "--no-proxy-server"),  # its own sandbox refuses to run as root
+                "--use-fake-device-for-media-stream",  # a microphone that beeps
+            ],
         )
         yield browser
         await browser.close()

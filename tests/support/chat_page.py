@@ -1,8 +1,10 @@
 """What a user does in the chat of the page."""
 
+import re
+
 from playwright.async_api import Locator, expect
 
-from tests.support.browser import Tab
+from tests.support.browser import NARROW, Tab
 from tests.support.services import MODEL
 
 
@@ -32,3 +34,21 @@ async def keep_preset(tab: Tab, name: str) -> None:
     tab.page.once("dialog", lambda dialog: dialog.accept(name))
     await tab.page.get_by_role("button", name="Keep").click()
     await expect(tab.page.get_by_label("Preset")).to_have_value(name)
+
+
+async def unfold(tab: Tab, panel: str) -> None:
+    """Show the panel "Chats" or "Settings", which a narrow window folds."""
+    if not await _panel(tab, panel).evaluate("panel => panel.open"):
+        await _panel(tab, panel).locator("summary").first.click()
+
+
+async def fold(tab: Tab, panel: str) -> None:
+    """Hide a panel that lies over the chat."""
+    size = tab.page.viewport_size
+    if size is not None and size["width"] == NARROW:
+        await _panel(tab, panel).locator("summary").first.click()
+
+
+def _panel(tab: Tab, name: str) -> Locator:
+    summary = tab.page.locator("summary", has_text=re.compile(f"^{name}$"))
+    return tab.page.locator(".folded", has=summary)

@@ -141,6 +141,11 @@ class FakeResponses(rpc.ResponseServiceServicer):
         compaction = item_pb2.Item(id="cmp_1", compaction=item_pb2.CompactionItem(sealed="s"))
         return pb.CompactResponseResponse(id="resp_c", output=[*request.input, compaction])
 
+    async def ListMcpServers(
+        self, request: pb.ListMcpServersRequest, context: Context
+    ) -> pb.ListMcpServersResponse:
+        return pb.ListMcpServersResponse(mcp_servers=[pb.McpServer(id="shop")])
+
     async def _events(
         self, request: response_pb2.NewResponse
     ) -> AsyncIterator[response_event_pb2.ResponseEvent]:

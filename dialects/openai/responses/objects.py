@@ -155,5 +155,13 @@ class Compaction(TypedDict):
     usage: ResponseUsage
 
 
+class McpServer(TypedDict):
+    """A remote server whose tools responses may use."""
+
+    id: str
+    object: Literal["mcp_server"]
+
+
 response_object = writer(response_pb2.Response, ResponseResource)
 compaction_object = writer(service_pb.CompactResponseResponse, Compaction)
+mcp_server_object = writer(service_pb.McpServer, McpServer)

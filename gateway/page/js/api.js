@@ -31,8 +31,13 @@ export class ApiError extends Error {
 }
 
 const BROKEN = "The connection to the server broke before the answer was whole.";
+const UNREACHABLE = [502, 503, 504]; // a proxy says this while the server behind it starts
+const MAX_PAUSE_S = 8;
 /** The last event of a streamed response; the other streams end with `[DONE]`. */
 const LAST_EVENT = /^response\.(completed|failed|incomplete|cancelled)$/;
+
+/** The network, or the server, was not there, or went away. */
+export class ConnectionError extends Error {}
 
 /** Await what the network brings; its errors are in words for people. */
 async function receive(promise, problem) {
@@ -40,7 +45,7 @@ async function receive(promise, problem) {
     return await promise;
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Error(problem);
+    throw new ConnectionError(problem);
   }
 }
 
@@ -107,7 +112,7 @@ export async function* streamEvents(method, path, options) {
   try {
     for (;;) {
       const piece = await receive(reader.read(), BROKEN);
-      if (piece.done) throw new Error(BROKEN);
+      if (piece.done) throw new ConnectionError(BROKEN);
       const frames = (text + piece.value).split("\n\n");
       text = frames.pop();
       for (const frame of frames) {
@@ -123,6 +128,41 @@ export async function* streamEvents(method, path, options) {
   } finally {
     reader.cancel().catch(() => {});
   }
+}
+
+/**
+ * Yield the events of a stream that the server keeps, as `streamEvents` does. After a broken connection it goes on behind
+ * the last event, as soon as the server can be reached again; `{event: "broken"}` comes before. `keptAt` finds the path of the
+ * kept events in an event of a stream that another method began.
+ */
+export async function* followEvents(method, path, options, keptAt = () => undefined) {
+  let next = { method, path, options };
+  let kept = method === "GET" ? path : undefined;
+  for (let tries = 0; ; tries++) {
+    try {
+      for await (const event of streamEvents(next.method, next.path, next.options)) {
+        tries = 0;
+        kept ??= keptAt(event);
+        if (kept && event.id) next = { method: "GET", path: kept, options: { ...options, body: undefined, query: { ...options.query, starting_after: event.id } } };
+        yield event;
+      }
+      return;
+    } catch (error) {
+      const isBroken = error instanceof ConnectionError || UNREACHABLE.includes(error.status);
+      if (!isBroken || next.method !== "GET") throw error;
+      yield { event: "broken" };
+      await pause(Math.min(2 ** tries, MAX_PAUSE_S), options.signal);
+    }
+  }
+}
+
+/** Wait some seconds, or until the browser is online again. */
+function pause(seconds, signal) {
+  return new Promise(resolve => {
+    setTimeout(resolve, seconds * 1000);
+    addEventListener("online", resolve, { once: true });
+    signal?.addEventListener("abort", resolve, { once: true });
+  });
 }
 
 function parseFrame(frame) {

@@ -1,9 +1,9 @@
-/** Files that the user adds to a message, as parts of a chat message. The server reads the text of documents. */
+/** Files that the user adds to a message, as parts of a chat message. The server reads the text of documents, such as code. */
 
 const SOUNDS = { "audio/wav": "wav", "audio/x-wav": "wav", "audio/flac": "flac", "audio/x-flac": "flac", "audio/mpeg": "mp3" };
 /** Read a file: `{name, url, kind, part}`. Throws an Error if the model cannot read its kind. */
 export async function readAttachment(file, modalities) {
-  const kind = file.type.startsWith("image/") ? "image" : file.type.startsWith("audio/") ? "audio" : "document";
+  const kind = file.type.startsWith("image/") && file.type !== "image/svg+xml" ? "image" : file.type.startsWith("audio/") ? "audio" : "document";
   if (kind !== "document" && !modalities.includes(kind)) {
     throw new Error(`${file.name}: this model does not read ${kind === "image" ? "pictures" : "sound"}.`);
   }

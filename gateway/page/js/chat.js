@@ -2,12 +2,15 @@
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { readAttachment } from "./attachments.js";
+import { AskedCalls, MadeCalls } from "./chat_calls.js";
+import { isMade } from "./chat_items.js";
 import { ChatList } from "./chat_list.js";
 import { ChatSettings } from "./chat_settings.js";
 import * as chat from "./chat_state.js";
 import { Markdown } from "./markdown.js";
+import { canRecord, startRecording } from "./sound_recorder.js";
 import { Transcript } from "./transcript.js";
-import { Action, copyText, ErrorBox, focus, html, notify, onEscape } from "./ui.js";
+import { Action, copyText, ErrorBox, focus, html, MESSAGE_BOX, notify, onEscape } from "./ui.js";
 
 const SHOWN = 40; // messages that are shown at first, and more each time
 const IS_TOUCH = matchMedia("(pointer: coarse)").matches; // where Enter is a new line, as on phones
@@ -84,12 +87,15 @@ function Attachments({ items, onRemove }) {
 
 function ModelMessage({ message, isLast }) {
   const isRunning = message.state === "running";
+  const made = message.calls.filter(isMade);
   return html`<article class="message model" aria-label="Model">
     ${message.reasoning && html`<details class="reasoning"><summary>Reasoning</summary><p class="text">${message.reasoning}</p></details>`}
     ${message.searches?.length > 0 && html`<p class="muted">Searched: ${message.searches.join("; ")}</p>`}
+    ${message.problems?.map(each => html`<p class="muted">${each}</p>`)}
+    ${made.length > 0 && html`<${MadeCalls} calls=${made} isRunning=${isRunning} />`}
     ${message.text && html`<${Markdown} text=${message.text} />`}
     ${isRunning && html`<span class="cursor" role="img" aria-label="Generating"></span>`}
-    ${message.calls.length > 0 && html`<${ToolCalls} message=${message} isLast=${isLast && !isRunning} />`}
+    ${made.length < message.calls.length && html`<${AskedCalls} message=${message} isLast=${isLast && !isRunning} />`}
     ${message.error && html`<${ErrorBox} error=${{ message: message.error }} />`}
     ${!isRunning && html`<div class="tools"><${Versions} message=${message} />
       <button class="plain" onClick=${() => chat.regenerate(message)}>Regenerate</button>
@@ -107,32 +113,6 @@ function describe({ state, finish, firstMs, usage, timings }) {
   if (timings?.predicted_per_second) facts.push(`${timings.predicted_per_second.toFixed(1)} tokens/s`);
   if (usage?.prompt_tokens_details?.cached_tokens) facts.push(`${usage.prompt_tokens_details.cached_tokens} cached`);
   return facts.join(" · ");
-}
-
-/** The calls that the model asks for; the user enters what each one returns. */
-function ToolCalls({ message, isLast }) {
-  const proceed = event => {
-    event.preventDefault();
-    chat.generate();
-  };
-  return html`<form class="calls" onSubmit=${proceed}>
-    ${message.calls.map(call => html`<fieldset key=${call.id}><legend>Tool call: <code>${call.name}</code></legend>
-      <pre tabindex="0" aria-label=${`Arguments of ${call.name}`}>${pretty(call.arguments)}</pre>
-      ${isLast
-        ? html`<label>Output of the tool
-            <textarea rows="2" required value=${call.output} onInput=${event => chat.setOutput(message, call.id, event.target.value)} /></label>`
-        : html`<p class="text">${call.output}</p>`}
-    </fieldset>`)}
-    ${isLast && html`<button class="primary">Send the ${message.calls.length > 1 ? "outputs" : "output"}</button>`}
-  </form>`;
-}
-
-function pretty(text) {
-  try {
-    return JSON.stringify(JSON.parse(text), null, 2);
-  } catch {
-    return text; // it still arrives
-  }
 }
 
 function Composer({ isRunning }) {
@@ -169,15 +149,35 @@ function Composer({ isRunning }) {
   return html`<form class="composer" onSubmit=${submit} onDragOver=${event => event.preventDefault()}
       onDrop=${event => { event.preventDefault(); attach([...event.dataTransfer.files]); }}>
     <${Attachments} items=${attachments} onRemove=${item => change({ attachments: attachments.filter(each => each !== item) })} />
-    <textarea aria-label="Message" placeholder="Message" rows="2" value=${text} onInput=${event => change({ text: event.target.value })} onKeyDown=${onKey} onPaste=${onPaste} />
+    <textarea id=${MESSAGE_BOX} aria-label="Message" placeholder="Message" rows="2" value=${text} onInput=${event => change({ text: event.target.value })} onKeyDown=${onKey} onPaste=${onPaste} />
     <div class="row">
       <input type="file" class="hidden" tabindex="-1" aria-label="Files" multiple ref=${picker}
         onChange=${event => { attach([...event.target.files]); event.target.value = ""; }} />
       <button type="button" onClick=${() => picker.current.click()}>Attach</button>
+      ${canRecord && modalities.includes("audio") && html`<${Recorder} attach=${attach} />`}
       <span class="muted hint">${!IS_TOUCH && "Enter sends, Shift+Enter is a new line"}</span>
       ${isRunning
         ? html`<button type="button" class="primary" onClick=${chat.stop}>Stop</button>`
         : html`<button class="primary">Send</button>`}
     </div>
   </form>`;
+}
+
+/** Attaches what the microphone hears, between two presses. */
+function Recorder({ attach }) {
+  const finish = useRef(null);
+  const [seconds, setSeconds] = useState(null); // of a recording
+  useEffect(() => {
+    if (seconds === null) return undefined;
+    const timer = setTimeout(() => setSeconds(seconds + 1), 1000);
+    return () => clearTimeout(timer);
+  }, [seconds]);
+  useEffect(() => () => { finish.current?.(); }, []); // the view is left
+  const toggle = async () => {
+    const end = finish.current;
+    finish.current = end ? null : await startRecording();
+    setSeconds(end ? null : 0);
+    if (end) await attach([await end()]);
+  };
+  return html`<${Action} run=${toggle}>${seconds === null ? "Record" : `Stop recording (${seconds} s)`}<//>`;
 }

@@ -4,7 +4,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import * as state from "./chat_state.js";
 import { listChats, searchChats, watchChats } from "./chat_store.js";
 import { storeChat } from "./conversations.js";
-import { Action, ErrorBox, Field, focus, hasRoom, html, notify, onEscape, useLoad } from "./ui.js";
+import { Action, ErrorBox, Field, focus, hasRoom, html, MESSAGE_BOX, notify, onEscape, useLoad } from "./ui.js";
 
 export function ChatList() {
   const [search, setSearch] = useState("");
@@ -27,7 +27,7 @@ export function ChatList() {
   return html`<details class="folded chats" open=${hasRoom()} ref=${panel}>
     <summary>Chats</summary>
     <div class="fields">
-      <div class="row"><${Action} run=${() => { state.startChat(); location.hash = "#/chat"; }}>New chat<//><${Action} run=${store}>Store as a conversation<//></div>
+      <div class="row"><button type="button" onClick=${startChat}>New chat</button><${Action} run=${store}>Store as a conversation<//></div>
       <${Field} label="Search" type="search" value=${search} onInput=${event => setSearch(event.target.value)} />
       <${ErrorBox} error=${error} />
       <ul aria-label="Chats">${data?.map(chat => html`<li key=${chat.id}>
@@ -42,6 +42,12 @@ export function ChatList() {
       ${data?.length === 0 && html`<p class="muted" role="status">${search ? "Nothing was found." : "Chats are kept here, in this browser."}</p>`}
     </div>
   </details>`;
+}
+
+function startChat() {
+  state.startChat();
+  location.hash = "#/chat";
+  document.getElementById(MESSAGE_BOX).focus();
 }
 
 /** Store the messages that are shown on the server, under the chat's name. */

@@ -1,7 +1,7 @@
 /** The model, the sampling options and the tools of the chat. */
 
 import { useState } from "preact/hooks";
-import { getAll } from "./api.js";
+import { get, getAll } from "./api.js";
 import { model, models, presets, setSetting, settings } from "./chat_state.js";
 import { ErrorBox, Field, hasRoom, html, useLoad } from "./ui.js";
 
@@ -33,26 +33,39 @@ export function ChatSettings() {
       <${Field} label="Reasoning effort"><select value=${values.effort} onChange=${input("effort")}>
         ${EFFORTS.map(each => html`<option value=${each}>${each || "the model's default"}</option>`)}</select><//>
       <${Field} label="Tools" hint="A JSON array, as in the API's field tools"><textarea class="code" rows="4" placeholder=${TOOLS_EXAMPLE} value=${values.tools} onInput=${input("tools")} /><//>
-      <${StoreField} value=${values.search} onChange=${input("search")} />
+      <${HostedTools} />
       <${Field} label="JSON schema" hint="The answer is JSON that satisfies it"><textarea class="code" rows="2" placeholder=${'{"type": "object", …}'} value=${values.schema} onInput=${input("schema")} /><//>
       <${Field} label="Other fields" hint="A JSON object that is added to the request"><textarea class="code" rows="2" placeholder=${'{"stop": ["END"]}'} value=${values.extra} onInput=${input("extra")} /><//>
     </div>
   </details>`;
 }
 
-/** The vector store that the server searches by itself. They are listed when somebody looks. */
-function StoreField({ value, onChange }) {
-  const [isOpen, setOpen] = useState(value !== "");
-  return html`<details open=${isOpen} onToggle=${event => setOpen(event.currentTarget.open)}><summary>Search by the server</summary>
-    ${isOpen && html`<${StoreChoice} value=${value} onChange=${onChange} />`}</details>`;
+/** The tools that the server runs by itself. They are listed when somebody looks. */
+function HostedTools() {
+  const { search, servers } = settings.value;
+  const [isOpen, setOpen] = useState(search !== "" || servers.length > 0);
+  return html`<details open=${isOpen} onToggle=${event => setOpen(event.currentTarget.open)}><summary>Tools of the server</summary>
+    ${isOpen && html`<div class="fields"><${StoreChoice} value=${search} /><${ServerChoice} chosen=${servers} /></div>`}</details>`;
 }
 
-function StoreChoice({ value, onChange }) {
+function StoreChoice({ value }) {
   const { data, error } = useLoad(() => getAll("v1/vector_stores"), []);
   if (error) return html`<${ErrorBox} error=${error} />`;
-  return html`<${Field} label="Search in" hint="The model searches this vector store by itself"><select value=${value} onChange=${onChange}>
+  return html`<${Field} label="Search in" hint="The model searches this vector store by itself"><select value=${value} onChange=${event => setSetting("search", event.target.value)}>
     <option value="">nothing</option>
     ${data?.map(each => html`<option value=${each.id}>${each.name || each.id}</option>`)}</select><//>`;
+}
+
+/** MCP servers whose tools the model calls; those that are chosen are offered even if they are not there now. */
+function ServerChoice({ chosen }) {
+  const { data, error } = useLoad(() => get("v1/responses/mcp_servers"), []);
+  if (error) return html`<${ErrorBox} error=${error} />`;
+  const offered = new Set([...(data?.data ?? []).map(({ id }) => id), ...chosen]);
+  if (!offered.size) return null;
+  const choose = (label, isChosen) => setSetting("servers", isChosen ? [...chosen, label] : chosen.filter(each => each !== label));
+  return html`<fieldset class="choices"><legend>Remote tools of</legend>
+    ${[...offered].map(label => html`<label key=${label}><input type="checkbox" checked=${chosen.includes(label)} onChange=${event => choose(label, event.target.checked)} /> ${label}</label>`)}
+    <small>A call waits for your approval in the chat.</small></fieldset>`;
 }
 
 /** System messages that are kept under names. */

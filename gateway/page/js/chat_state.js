@@ -10,16 +10,21 @@ const CHAT_ITEM = "corral.chat"; // the tab's chat, and what is typed
 const SETTINGS_ITEM = "corral.chat.settings";
 const PRESETS_ITEM = "corral.chat.presets";
 const SAVE_INTERVAL_MS = 1000;
-const DEFAULTS = { model: "", system: "", effort: "", tools: "", schema: "", search: "", extra: "", ...Object.fromEntries(NUMBERS.map(name => [name, ""])) };
+const DEFAULTS = { model: "", system: "", effort: "", tools: "", schema: "", search: "", servers: [], extra: "", ...Object.fromEntries(NUMBERS.map(name => [name, ""])) };
 const stored = readItem("sessionStorage", CHAT_ITEM) ?? {};
 
-/** The open chat: `{id, title, isPinned, changedAt, leaf}`; stored with its first message. `leaf` is the last message. */
+/**
+ * The open chat: `{id, title, isPinned, changedAt, leaf, approved}`; stored with its first message. `leaf` is the last
+ * message, `approved` are the tools of MCP servers that need no approval in it: `{label: [name]}`.
+ */
 export const chat = signal(newChat());
 /**
  * Messages of all branches of the open chat, oldest first. All have `{id, chat, parent, at, text}`.
  * Of the user: `{role: "user", attachments}`; of the model: `{role: "assistant", reasoning,
- * calls: [{id, name, arguments, output}], searches, state, error, timings}`, where `state` is
- * "running", "done", "stopped" or "failed", and `searches` are the texts that the server searched for.
+ * calls: [{id, name, arguments, output}], searches, problems, state, error, timings}`, where `state` is
+ * "running", "done", "stopped" or "failed", `searches` are the texts that the server searched for, and `problems` those of
+ * MCP servers. A call of one of these has its label as `server`, and `error`; `output` is null until it has ended. One that
+ * waits for approval has `approval`: "asked", "approved" or "refused".
  */
 const nodes = signal([]);
 /** The messages of the branch that is shown. */
@@ -54,7 +59,7 @@ function newId() {
 }
 
 function newChat() {
-  return { id: newId(), title: "", isPinned: false, changedAt: Date.now(), leaf: null };
+  return { id: newId(), title: "", isPinned: false, changedAt: Date.now(), leaf: null, approved: {} };
 }
 
 /** Read the list of models; a failure is in `modelsError`. */
@@ -189,10 +194,15 @@ export function send(text, attachments, parent = chat.value.leaf) {
   return generate();
 }
 
-/** Answer again what a message answers; the message stays as another version. */
+/**
+ * Answer again what a message answers; the message stays as another version. What was approved is asked for again, since
+ * an approval counts once.
+ */
 export function regenerate(message) {
   stop();
-  chat.value = { ...chat.value, leaf: message.parent };
+  const before = messages.value.slice(0, messages.value.findIndex(({ id }) => id === message.id));
+  while (before.at(-1)?.calls?.some(call => call.approval)) before.pop();
+  chat.value = { ...chat.value, leaf: before.at(-1)?.id ?? null };
   return generate();
 }
 
@@ -217,6 +227,19 @@ export function setOutput(message, callId, output) {
   put({ ...message, calls });
 }
 
+/** Approve or refuse a call of an MCP server, or approve all of its tool in this chat. The last decision answers. */
+export function decide(asking, { id, server, name }, approval, isForAll = false) {
+  const message = nodes.value.find(node => node.id === asking.id);
+  const isMeant = call => call.approval === "asked" && (call.id === id || (isForAll && call.server === server && call.name === name));
+  if (!message?.calls.some(isMeant)) return; // the button was pressed twice
+  const calls = message.calls.map(call => isMeant(call) ? { ...call, approval } : call);
+  const { approved = {} } = chat.value;
+  put({ ...message, calls });
+  if (isForAll) chat.value = { ...chat.value, approved: { ...approved, [server]: [...(approved[server] ?? []), name] } };
+  save(chat.value.id, { approved: chat.value.approved }, [{ ...message, calls }]);
+  if (calls.every(call => call.approval !== "asked" && call.server)) generate();
+}
+
 export function stop() {
   running.value?.controller.abort();
   running.value = null;
@@ -227,7 +250,7 @@ export async function generate() {
   stop();
   const controller = new AbortController();
   const before = messages.value;
-  let answer = { ...newMessage("assistant", chat.value.leaf), reasoning: "", calls: [], searches: [], state: "running", error: null, timings: null };
+  let answer = { ...newMessage("assistant", chat.value.leaf), reasoning: "", calls: [], searches: [], problems: [], state: "running", error: null, timings: null };
   let frame = 0;
   const startedAt = performance.now();
   let savedAt = startedAt;
@@ -239,7 +262,7 @@ export async function generate() {
   save(answer.chat, { title, leaf, changedAt }, [...before.slice(-1), answer]); // the last one with the outputs of its calls
   try {
     if (!models.value) await loadModels(); // a message sent at once must name a model too
-    const { path, body, add } = makeRequest(model.value?.id, settings.value, before);
+    const { path, body, add } = makeRequest(model.value?.id, settings.value, before, chat.value.approved);
     for await (const { data } of streamEvents("POST", path, { body, signal: controller.signal })) {
       answer = add(answer, data);
       if (answer.text || answer.reasoning) answer.firstMs ??= performance.now() - startedAt;

@@ -1,12 +1,12 @@
 /** Conversations that the server stores: list, items, and answers that continue one. */
 
 import { useState } from "preact/hooks";
-import { get, getAll, post, remove, saveFile, streamEvents } from "./api.js";
+import { followEvents, get, getAll, post, remove, saveFile } from "./api.js";
 import { fromItems, toItems, toMarkdown } from "./chat_items.js";
 import { startChat } from "./chat_state.js";
 import { addResponseEvent, ItemLog, liveItems, NO_EVENTS } from "./items.js";
 import { ModelField } from "./model_field.js";
-import { Action, ErrorBox, Field, Form, html, parseJson, Table, Time, useList, useLoad } from "./ui.js";
+import { Action, Broken, ErrorBox, Field, Form, html, parseJson, Table, Time, useList, useLoad } from "./ui.js";
 
 export function ConversationsView({ id }) {
   return id ? html`<${Conversation} id=${id} />` : html`<${ConversationList} />`;
@@ -34,13 +34,17 @@ function Conversation({ id }) {
   const conversation = useLoad(() => get(path), [id]);
   const items = useList(`${path}/items`, { order: "desc" });
   const [live, setLive] = useState(null);
+  const [isBroken, setBroken] = useState(false);
   const send = async ({ model, text }) => {
     const body = { model, input: text, conversation: id, stream: true };
     const question = { id: "live-user", type: "message", role: "user", content: [{ type: "input_text", text }] };
     let state = NO_EVENTS;
     setLive([question]);
     try {
-      for await (const { data } of streamEvents("POST", "v1/responses", { body })) {
+      const keptAt = ({ data: { response } }) => response && `v1/responses/${response.id}?stream=true`;
+      for await (const { event, data } of followEvents("POST", "v1/responses", { body }, keptAt)) {
+        setBroken(event === "broken");
+        if (!data) continue;
         if (data.type === "response.failed") throw new Error(data.response.error.message);
         state = addResponseEvent(state, data);
         setLive([question, ...liveItems(state)]);
@@ -61,6 +65,7 @@ function Conversation({ id }) {
       <${Action} run=${async () => saveFile(`${id}.json`, JSON.stringify(await getAll(`${path}/items`), null, 2))}>Save as JSON<//>
       <${Action} run=${async () => saveFile(`${id}.md`, toMarkdown(fromItems(await getAll(`${path}/items`))))}>Save as Markdown<//></div>
     ${shown.length > 0 && html`<${ItemLog} items=${shown} label="Items" isBusy=${live !== null} hasOlder=${items.hasMore} loadOlder=${items.more} />`}
+    <${Broken} isShown=${isBroken} />
     ${!shown.length && html`<p class="muted">It has no items yet.</p>`}
     <div class="card narrow"><${Form} label="Continue" submit="Send" onSubmit=${send}>
       <${Field} label="Message"><textarea name="text" rows="2" required /><//><${ModelField} /><//></div>`;
@@ -75,7 +80,8 @@ function openInChat(title, items) {
 export const storeChat = (messages, title) => storeItems(toItems(messages), title);
 
 async function storeItems(items, title) {
-  const made = items.map(({ id, status, ...item }) => item); // they get new ids
+  const made = items.filter(({ type }) => !type.startsWith("mcp_approval_")) // an approval counts once
+    .map(({ id, status, approval_request_id, ...item }) => item); // they get new ids
   const metadata = title ? { title: title.slice(0, 512) } : {};
   const { id } = await post("v1/conversations", { metadata, items: made.slice(0, 20) });
   for (let at = 20; at < made.length; at += 20) {

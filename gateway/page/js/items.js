@@ -49,8 +49,9 @@ function Call({ title, name, value }) {
 /** What `addResponseEvent` begins with. */
 export const NO_EVENTS = { text: "", reasoning: "", calls: [] };
 
-/** Append the text of stream events of a response to `{text, reasoning, calls}`. */
-export function addResponseEvent(live, { type, delta, item }) {
+/** Append the text of stream events of a response to `{text, reasoning, calls, status}`. */
+export function addResponseEvent(live, { type, delta, item, response }) {
+  if (response) return { ...live, status: response.status };
   if (type === "response.output_text.delta") return { ...live, text: live.text + delta };
   if (type.startsWith("response.reasoning") && type.endsWith(".delta")) return { ...live, reasoning: live.reasoning + delta };
   if (type === "response.output_item.done" && item.type.endsWith("_call")) return { ...live, calls: [...live.calls, item] };

@@ -11,11 +11,17 @@ const SAMPLES = 120;
 export function LoadView() {
   const [requests, setRequests] = useState([]);
   const [rates, setRates] = useState([]);
+  const [modelRates, setModelRates] = useState(new Map());
   const before = useRef(null);
   const { data, error, reload } = useLoad(async () => {
     const [{ load: next, replicas }, running] = await Promise.all([get("admin/load"), listAll("admin/requests", "requests")]);
-    const sample = { at: performance.now(), prompt: Number(next.prompt_tokens_total), completion: Number(next.completion_tokens_total) };
-    if (before.current) setRates(all => [...all, perSecond(before.current, sample)].slice(-SAMPLES));
+    const at = performance.now();
+    const sample = { all: count(next, at), models: new Map(next.models.map(each => [each.model, count(each, at)])) };
+    if (before.current) {
+      const from = before.current;
+      setRates(all => [...all, perSecond(from.all, sample.all)].slice(-SAMPLES));
+      setModelRates(new Map([...sample.models].map(([model, to]) => [model, perSecond(from.models.get(model) ?? to, to)])));
+    }
     before.current = sample;
     setRequests(running);
     return { load: next, replicas };
@@ -46,6 +52,15 @@ export function LoadView() {
       <figure><figcaption>Prompt tokens a second: <strong>${formatNumber(Math.round(now.prompt))}</strong></figcaption>
         <${LinePlot} title="Prompt tokens a second" values=${rates.map(each => each.prompt)} capacity=${SAMPLES} /></figure>
     </div>
+    <h2>Models</h2>
+    <${Table} caption="Models" rows=${load.models.map(each => ({ id: each.model, ...each }))} empty="No model is loaded." columns=${[
+      ["Model", row => html`<strong>${row.id}</strong>`],
+      ["Running", row => `${row.num_running} of ${row.num_slots}`, true],
+      ["Waiting", row => row.num_waiting, true],
+      ["KV cache, tokens", row => `${formatNumber(row.num_used_cells)} of ${formatNumber(row.num_cells)}`, true],
+      ["Prompt tokens/s", row => formatNumber(Math.round(modelRates.get(row.id)?.prompt ?? 0)), true],
+      ["Generated tokens/s", row => formatNumber(Math.round(modelRates.get(row.id)?.completion ?? 0)), true],
+    ]} />
     ${replicas.length > 0 && html`<h2>Replicas</h2>
     <${Table} caption="Replicas" rows=${replicas.map(each => ({ id: each.replica, ...each }))} columns=${[
       ["Address", row => html`<code>${row.id}</code>`],
@@ -58,6 +73,7 @@ export function LoadView() {
     <${Table} caption="Requests" rows=${requests.map(each => ({ id: each.request_id, ...each }))} empty="Nothing runs or waits." columns=${[
       ["Request", row => html`<code>${row.id}</code>`],
       ["Project", row => row.project], ["Model", row => row.model],
+      ...(replicas.length ? [["Replica", row => html`<code>${row.replica}</code>`]] : []),
       ["State", row => row.choices.map(choice => html`<${Status} value=${enumName(choice.state, "STATE_")} /> `)],
       ["Slot", row => row.choices.map(choice => choice.slot ?? "–").join(", "), true],
       ["Prompt", row => formatNumber(row.prompt_tokens), true],
@@ -67,8 +83,11 @@ export function LoadView() {
     ]} />`;
 }
 
+/** The tokens so far, at a time in milliseconds. */
+const count = ({ prompt_tokens_total: prompt, completion_tokens_total: completion }, at) => ({ at, prompt: Number(prompt), completion: Number(completion) });
+
 function perSecond(from, to) {
-  const seconds = (to.at - from.at) / 1000;
+  const seconds = Math.max(to.at - from.at, 1) / 1000;
   const rate = name => Math.max(0, (to[name] - from[name]) / seconds); // a new engine counts from 0
   return { prompt: rate("prompt"), completion: rate("completion") };
 }

@@ -3,7 +3,7 @@
 import { signal } from "@preact/signals";
 import DOMPurify from "dompurify";
 import { Marked } from "marked";
-import { useMemo } from "preact/hooks";
+import { useMemo, useRef } from "preact/hooks";
 import { Action, copyText, html } from "./ui.js";
 
 /** A library that is fetched when the first text needs it; null until then. */
@@ -38,6 +38,7 @@ const ALLOWED = {
   RETURN_TRUSTED_TYPE: true,
 };
 const GROWING_LIMIT = 5000; // characters of code that are highlighted while it grows
+const WHOLE_LIST_LIMIT = 4000; // characters of a list that is made as a whole
 const CODE_LIMIT = 100_000; // and once its block has ended; this takes half a second
 const ALLOWED_IN_CODE = { ALLOWED_TAGS: ["span"], ALLOWED_ATTR: ["class"], RETURN_TRUSTED_TYPE: true };
 
@@ -71,27 +72,63 @@ function mathExtension(name, level, pattern, begin) {
   };
 }
 
-/** Show a text as Markdown. While it grows, only its last block is made again. */
+/** Show a text as Markdown. While it grows, only its last block, or the last item of a list, is made again. */
 export function Markdown({ text }) {
   return useMemo(() => {
-    const blocks = marked.lexer(text);
-    const links = Object.keys(blocks.links).length; // a link's address may come after it
-    return html`<div class="markdown">${blocks.map((block, at) => block.type === "code"
-      ? html`<${Code} key=${at} block=${block} />`
-      : html`<${Block} key=${`${at} ${links}`} block=${block} />`)}</div>`;
+    const tokens = marked.lexer(text);
+    const links = Object.keys(tokens.links).length; // a link's address may come after it
+    return html`<div class="markdown"><${Blocks} key=${links} blocks=${tokens.map(token => [token])} /></div>`;
   }, [text]);
 }
 
-function Block({ block }) {
-  const hasMath = useMemo(() => containsMath(block), [block.raw]);
+/** Blocks, each of one token or, in an item of a list, of several that belong together. */
+function Blocks({ blocks }) {
+  return blocks.map((block, at) => {
+    const [token] = block;
+    if (token.type === "code") return html`<${Code} key=${at} block=${token} />`;
+    if (token.type === "list" && isSplit(token)) return html`<${List} key=${at} list=${token} />`;
+    return html`<${Block} key=${at} tokens=${block} raw=${block.map(each => each.raw).join("")} />`;
+  });
+}
+
+function Block({ tokens, raw }) {
+  const hasMath = useMemo(() => containsMath(tokens), [raw]);
   const math = hasMath ? mathLibrary() : null;
-  const content = useMemo(() => DOMPurify.sanitize(marked.parser([block]), ALLOWED), [block.raw, math]);
+  const content = useMemo(() => DOMPurify.sanitize(marked.parser(tokens), ALLOWED), [raw, math, tokens[0].type]);
   return html`<div class="block" dangerouslySetInnerHTML=${{ __html: content }} />`;
 }
 
-function containsMath(block) {
+/** Whether items of a list are blocks: to make each costs more than to make a short list again, except for code, which has a button. */
+const isSplit = ({ raw, items }) => raw.length > WHOLE_LIST_LIMIT || items.some(item => item.tokens.some(({ type }) => type === "code"));
+
+/** A list by items. Those that are as before are not looked at again: there may be thousands. */
+function List({ list: { ordered, start, items } }) {
+  const before = useRef([]);
+  before.current = items.map((item, at) => {
+    const made = before.current[at];
+    if (made && made.raw === item.raw && made.loose === item.loose) return made;
+    return { raw: item.raw, loose: item.loose, shown: html`<li key=${at}><${Blocks} blocks=${groupTokens(item.tokens)} /></li>` };
+  });
+  const shown = before.current.map(each => each.shown);
+  return ordered ? html`<ol class="block" start=${start}>${shown}</ol>` : html`<ul class="block">${shown}</ul>`;
+}
+
+/** The tokens of an item as blocks: a code block or a list is one of its own. */
+function groupTokens(tokens) {
+  const blocks = [];
+  let group = null;
+  for (const token of tokens) {
+    const isAlone = token.type === "code" || (token.type === "list" && isSplit(token));
+    if (isAlone || !group) blocks.push(group = []);
+    group.push(token);
+    if (isAlone) group = null;
+  }
+  return blocks;
+}
+
+function containsMath(tokens) {
   let isFound = false;
-  marked.walkTokens([block], ({ type }) => { isFound ||= type === "displayed" || type === "formula"; });
+  marked.walkTokens(tokens, ({ type }) => { isFound ||= type === "displayed" || type === "formula"; });
   return isFound;
 }
 

@@ -6,7 +6,7 @@ import { get, post } from "./api.js";
 import { Action, ErrorBox, formatBytes, formatNumber, html, Meter, Status, Table, useLoad, usePolling } from "./ui.js";
 
 const DOWNLOADS = ["downloading", "verifying"];
-const SECTIONS = ["model", "memory", "vocabulary", "sampling", "template", "verification", "beside", "unsure"];
+const SECTIONS = ["model", "upstream", "memory", "vocabulary", "sampling", "template", "verification", "beside", "unsure"];
 const state = model => enumName(model.state, "STATE_");
 
 export function ModelsView() {
@@ -18,7 +18,7 @@ export function ModelsView() {
   const unload = async name => { await post("admin/models/unload", { model: name, wait: false }); await reload(); };
   return html`<${Table} caption="Models" rows=${data?.map(model => ({ id: model.name, ...model }))} error=${error} columns=${[
     ["Model", row => html`<strong>${row.name}</strong>${row.aliases.length > 0 && html`<br /><small>also ${row.aliases.join(", ")}</small>`}${row.parent && html`<br /><small>adapter of ${row.parent}</small>`}`],
-    ["State", row => html`<${Status} value=${state(row)} />${row.problem && html`<p class="error">${row.problem}</p>`}<${Progress} progress=${row.load_progress} /><${Download} download=${row.download} />`],
+    ["State", row => html`<${Status} value=${state(row)} />${row.problem && html`<p class="error">${row.problem}</p>`}<${Upstream} upstream=${row.upstream} /><${Progress} progress=${row.load_progress} /><${Download} download=${row.download} />`],
     ["Parameters", row => formatNumber(row.num_parameters), true],
     ["File", row => formatBytes(Number(row.size_bytes)), true],
     ["Memory", row => Number(row.memory_bytes) ? formatBytes(Number(row.memory_bytes)) : "–", true],
@@ -51,6 +51,15 @@ function formatValue(name, value) {
   if (Array.isArray(value)) return value.join(", ");
   if (typeof value === "object") return Object.entries(value).map(([key, each]) => `${key} ${formatValue("", each)}`).join(", ");
   return String(value);
+}
+
+/** The engine of others that serves a model, at each of its URLs. */
+function Upstream({ upstream }) {
+  if (!upstream) return null;
+  return html`<p class="muted">by ${upstream.engine || "an engine that was not reached yet"}</p>
+    ${upstream.problem && html`<p class="error">${upstream.problem}</p>`}
+    <ul class="plain" aria-label="Engines">${upstream.endpoints.map(each => html`<li key=${each.url}><code>${each.url}</code> <${Status} value=${each.is_up ? "up" : "down"} />
+      ${" "}${each.problem || `${each.num_running} running`}</li>`)}</ul>`;
 }
 
 function Download({ download }) {

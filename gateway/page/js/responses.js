@@ -1,10 +1,10 @@
 /** Stored responses: list, input and output, new ones in the background, cancellation. */
 
 import { useEffect, useState } from "preact/hooks";
-import { get, post, remove, streamEvents } from "./api.js";
+import { followEvents, get, post, remove } from "./api.js";
 import { addResponseEvent, ItemList, ItemLog, liveItems, NO_EVENTS } from "./items.js";
 import { ModelField } from "./model_field.js";
-import { Action, ErrorBox, Field, Form, formatNumber, html, Json, notify, Status, Table, Time, useList, useLoad, usePolling } from "./ui.js";
+import { Action, Broken, ErrorBox, Field, Form, formatNumber, html, Json, notify, Status, Table, Time, useList, useLoad, usePolling } from "./ui.js";
 
 const isActive = response => ["queued", "in_progress"].includes(response?.status);
 
@@ -33,7 +33,7 @@ function ResponseList() {
     ]} />`;
 }
 
-/** What the events of a response have brought so far, from its first one; null once it has ended. */
+/** What the events of a response have brought so far, from its first one, and whether it waits for the network; null once it has ended. */
 function useEvents(path, isRunning, reload) {
   const [live, setLive] = useState(null);
   useEffect(() => {
@@ -41,9 +41,9 @@ function useEvents(path, isRunning, reload) {
     const leaving = new AbortController();
     const follow = async () => {
       let state = NO_EVENTS;
-      for await (const { data } of streamEvents("GET", path, { query: { stream: true }, signal: leaving.signal })) {
-        state = addResponseEvent(state, data);
-        setLive(state);
+      for await (const { event, data } of followEvents("GET", path, { query: { stream: true }, signal: leaving.signal })) {
+        if (data) state = addResponseEvent(state, data);
+        setLive({ ...state, isBroken: event === "broken" });
       }
       await reload();
     };
@@ -58,13 +58,13 @@ function StoredResponse({ id }) {
   const { data, error, reload } = useLoad(() => get(path), [id]);
   const input = useList(`${path}/input_items`, { order: "desc" });
   const live = useEvents(path, isActive(data), reload);
-  usePolling(reload, 2, isActive(data));
+  usePolling(reload, 2, isActive(data) && !live);
   if (error) return html`<${ErrorBox} error=${error} />`;
   if (!data) return html`<p class="muted" role="status">Loading…</p>`;
   return html`<p><a href="#/responses">All responses</a></p>
-    <div class="row"><h2><code>${id}</code></h2><${Status} value=${data.status} />
+    <div class="row"><h2><code>${id}</code></h2><${Status} value=${live?.status ?? data.status} />
       ${isActive(data) && html`<${Action} run=${async () => { await post(`${path}/cancel`); notify("Cancelled."); await reload(); }}>Cancel<//>`}</div>
-    <${ErrorBox} error=${data.error} />
+    <${Broken} isShown=${live?.isBroken} /><${ErrorBox} error=${data.error} />
     <dl><dt>Model</dt><dd>${data.model}</dd>
       ${data.previous_response_id && html`<dt>Continues</dt><dd><a href=${`#/responses/${data.previous_response_id}`}>${data.previous_response_id}</a></dd>`}
       ${data.conversation && html`<dt>Conversation</dt><dd><a href=${`#/conversations/${data.conversation.id}`}>${data.conversation.id}</a></dd>`}

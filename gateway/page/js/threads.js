@@ -1,11 +1,11 @@
 /** Threads: messages, and runs with their steps while they happen. */
 
 import { useEffect, useReducer, useRef, useState } from "preact/hooks";
-import { get, getAll, post, remove, saveFile, streamEvents } from "./api.js";
+import { followEvents, get, getAll, post, remove, saveFile } from "./api.js";
 import { toMarkdown } from "./chat_items.js";
 import { Markdown } from "./markdown.js";
 import { Transcript } from "./transcript.js";
-import { Action, ErrorBox, Field, Form, html, Json, notify, Status, Table, Time, useList, useLoad } from "./ui.js";
+import { Action, Broken, ErrorBox, Field, Form, html, Json, notify, Status, Table, Time, useList, useLoad } from "./ui.js";
 
 const ENDED = ["completed", "failed", "cancelled", "expired", "incomplete"];
 
@@ -34,7 +34,8 @@ function Thread({ id }) {
   const follow = async (method, target, body) => {
     dispatch({ event: "start" });
     try {
-      for await (const event of streamEvents(method, target, { body, signal: leaving.current.signal })) dispatch(event);
+      const keptAt = ({ data }) => data.object === "thread.run" ? `${path}/runs/${data.id}/events` : undefined;
+      for await (const event of followEvents(method, target, { body, signal: leaving.current.signal }, keptAt)) dispatch(event);
     } finally {
       await Promise.all([messages.reload(), runs.reload()]);
       dispatch({ event: "read" });
@@ -94,8 +95,16 @@ function Message({ message }) {
     ${isUser ? html`<p class="text">${text}</p>` : html`<${Markdown} text=${text} />`}</article>`;
 }
 
-/** The state of a followed run after an event: `{run, steps, texts, isRunning}`, with the text of each message by its id. */
+/**
+ * The state of a followed run after an event: `{run, steps, texts, isRunning, isBroken}`, with the text of each message by
+ * its id; `isBroken` while the server cannot be reached.
+ */
 function addRunEvent(live, { event, data }) {
+  if (event === "broken") return { ...live, isBroken: true };
+  return { ...addRunData(live, { event, data }), isBroken: false };
+}
+
+function addRunData(live, { event, data }) {
   if (event === "start") return { run: live?.run, steps: live?.steps ?? [], texts: {}, isRunning: true };
   if (event === "read") return { ...live, texts: {}, isRunning: false };
   if (event === "thread.message.delta") {
@@ -119,11 +128,11 @@ function addStepDelta(step, { step_details: details }) {
   return { ...step, step_details: { ...step.step_details, tool_calls: calls } };
 }
 
-function LiveRun({ live: { run, steps }, path }) {
+function LiveRun({ live: { run, steps, isBroken }, path }) {
   if (!run) return null;
   return html`<section class="card narrow" aria-label="Current run"><div class="row"><h3>Run</h3><${Status} value=${run.status} />
       ${!ENDED.includes(run.status) && html`<${Action} run=${() => post(`${path}/runs/${run.id}/cancel`)}>Cancel<//>`}</div>
-    <${ErrorBox} error=${run.last_error} /><${StepList} steps=${steps} /></section>`;
+    <${Broken} isShown=${isBroken} /><${ErrorBox} error=${run.last_error} /><${StepList} steps=${steps} /></section>`;
 }
 
 function StepList({ steps }) {

@@ -3,8 +3,8 @@
 import { signal } from "@preact/signals";
 import htm from "htm";
 import { h } from "preact";
-import { useCallback, useEffect, useId, useRef, useState } from "preact/hooks";
-import { get } from "./api.js";
+import { useCallback, useEffect, useId, useMemo, useRef, useState } from "preact/hooks";
+import { ConnectionError, get } from "./api.js";
 
 export const html = htm.bind(h);
 
@@ -27,12 +27,16 @@ export function Notice() {
   </div>`;
 }
 
-/** Load data for a view: `{data, error, reload, replace}`. Loads again when one of `inputs` changes. */
+/**
+ * Load data for a view: `{data, error, reload, replace}`. Loads again when one of `inputs` changes. What is shown stays while
+ * the server cannot be reached.
+ */
 export function useLoad(load, inputs) {
   const [state, setState] = useState({});
   const latest = useRef(0);
   const current = useRef(load);
   current.current = load; // also for a caller that holds an earlier `reload`
+  const loaded = useMemo(() => ({ isShown: false, isBroken: false }), inputs);
   const reload = useCallback(async () => {
     const number = ++latest.current;
     let next;
@@ -41,7 +45,12 @@ export function useLoad(load, inputs) {
     } catch (error) {
       next = { error };
     }
-    if (number === latest.current) setState(next);
+    if (number !== latest.current) return;
+    const isBroken = next.error instanceof ConnectionError && loaded.isShown;
+    if (isBroken) notify(next.error.message, true);
+    else setState(next);
+    if (loaded.isBroken && !isBroken) notify("The server can be reached again.");
+    Object.assign(loaded, { isBroken, isShown: isBroken || !next.error });
   }, inputs);
   const replace = useCallback(data => { latest.current++; setState({ data }); }, []);
   useEffect(() => { reload(); return () => { latest.current++; }; }, [reload]);
@@ -84,6 +93,9 @@ export function useList(path, query = {}, limit = 50) {
 /** Whether there is room for what is beside the chat; else it lies over the chat. */
 export const hasRoom = () => matchMedia("(min-width: 1001px)").matches; // as in app.css
 
+/** The id of the message box of the chat. */
+export const MESSAGE_BOX = "message-box";
+
 /** As a `ref`: the element has the focus when it appears. */
 export const focus = element => element?.focus();
 
@@ -118,12 +130,15 @@ export function ErrorBox({ error }) {
     ${isRights && html` <span>This view needs a key with scope <code>admin</code>.</span>`}</p>`;
 }
 
-/** A button that runs an asynchronous action, is disabled meanwhile, and reports a failure. */
+/** Says that a followed stream waits for the network. */
+export const Broken = ({ isShown }) => html`<p class="muted" role="status">${isShown && "The connection is broken. This goes on when the server can be reached again."}</p>`;
+
+/** A button that runs an asynchronous action, does nothing meanwhile, and reports a failure. It keeps the focus. */
 export function Action({ run, confirm, children, class: kind = "", ...rest }) {
   const [isBusy, setBusy] = useState(false);
   const act = async event => {
     event.preventDefault();
-    if (confirm && !window.confirm(confirm)) return;
+    if (isBusy || (confirm && !window.confirm(confirm))) return;
     setBusy(true);
     try {
       await run();
@@ -132,7 +147,7 @@ export function Action({ run, confirm, children, class: kind = "", ...rest }) {
     }
     setBusy(false);
   };
-  return html`<button type="button" class=${kind} aria-busy=${isBusy} disabled=${isBusy} onClick=${act} ...${rest}>${children}</button>`;
+  return html`<button type="button" class=${kind} aria-busy=${isBusy} onClick=${act} ...${rest}>${children}</button>`;
 }
 
 /**
@@ -190,8 +205,8 @@ export function Table({ caption, columns, rows, error, empty = "Nothing here yet
 
 /** The status of an object, coloured by what it means. */
 export function Status({ value }) {
-  const good = ["completed", "ready", "processed", "active", "loaded"];
-  const bad = ["failed", "expired", "error", "cancelled", "incomplete", "revoked"];
+  const good = ["completed", "ready", "processed", "active", "loaded", "up"];
+  const bad = ["failed", "expired", "error", "cancelled", "incomplete", "revoked", "down"];
   const kind = good.includes(value) ? "good" : bad.includes(value) ? "bad" : "neutral";
   return html`<span class=${`status ${kind}`}>${String(value).replaceAll("_", " ")}</span>`;
 }

@@ -134,6 +134,7 @@ async def test_a_long_chat_of_a_narrow_window_scrolls_over_its_message_box(
         await tab.page.get_by_text("Chats", exact=True).click()
         await tab.page.get_by_role("button", name="New chat").click()
         await expect(chats).to_be_hidden()
+        await expect(tab.page.get_by_role("textbox", name="Message")).to_be_focused()
         await tab.page.get_by_text("Chats", exact=True).click()
         await chats.get_by_role("link").click()
         await expect(chats).to_be_hidden()

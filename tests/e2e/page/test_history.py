@@ -37,11 +37,15 @@ DOMParser.prototype.parseFromString = function (...parts) {
 
 
 async def test_a_new_chat_keeps_the_old_one(tab: Tab) -> None:
-    """It is in the list under its first question, with its answers, also after a reload."""
+    """It is in the list under its first question, with its answers, also after a reload.
+
+    The message box has the focus.
+    """
     await open_chat(tab)
     await ask_and_wait(tab, CAPITAL)
     await tab.page.get_by_role("button", name="New chat").click()
     await expect(answers(tab)).to_have_count(0)
+    await expect(tab.page.get_by_role("textbox", name="Message", exact=True)).to_be_focused()
     await tab.page.reload()
     await tab.page.get_by_role("link", name=CAPITAL).click()
 

@@ -122,7 +122,7 @@ async def test_the_chat_searches_a_store_by_itself(
         )
     async with open_tab(browser, searchable.url) as tab:
         await open_chat(tab)
-        await tab.page.get_by_text("Search by the server").click()
+        await tab.page.get_by_text("Tools of the server").click()
         await tab.page.get_by_label("Search in").select_option("Rules")
         choice = {"tool_choice": {"type": "file_search"}}
         await tab.page.get_by_label("Other fields").fill(json.dumps(choice))

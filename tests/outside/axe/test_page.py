@@ -1,14 +1,16 @@
 """Deque's axe-core over every view of the page: roles, names, order of headings, contrast."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import expect
+from playwright.async_api import Route, expect
 
-from tests.support.browser import NARROW, VIEWS, WIDE, needs_chromium, open_tab, run_browser
+from tests.support.browser import NARROW, VIEWS, WIDE, Tab, needs_chromium, open_tab, run_browser
+from tests.support.chat_page import ask, fold, unfold
 from tests.support.rpc import CAPITAL
 from tests.support.services import MODEL, Corral, corral_up
 
@@ -51,6 +53,16 @@ def views(corral: Corral) -> list[str]:
     return [*VIEWS, *(f"{view}/{object_id}" for view, object_id in pages.items())]
 
 
+async def violations(tab: Tab) -> list[str]:
+    """What axe finds in the page as it is now."""
+    results = await Axe().run(tab.page)
+    return [
+        f"{each['id']}: {node['html'][:200]}"
+        for each in results.response["violations"]
+        for node in each["nodes"]
+    ]
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [WIDE, NARROW])
 async def test_axe_finds_no_violation(
@@ -74,13 +86,72 @@ async def test_axe_finds_no_violation(
             if view == "keys":
                 await tab.page.get_by_role("button", name="Rotate").click()
             await tab.page.evaluate(OPEN_FORMS)
-            results = await Axe().run(tab.page)
-            found[view] = [
-                f"{each['id']}: {node['html'][:200]}"
-                for each in results.response["violations"]
-                for node in each["nodes"]
-            ]
+            found[view] = await violations(tab)
             overflow[view] = await tab.overflow()
 
     assert found == {view: [] for view in views}
     assert overflow == {view: 0 for view in views}
+
+
+def sse(*events: dict[str, Any]) -> str:
+    return "".join(f"data: {json.dumps(event)}\n\n" for event in events)
+
+
+ASKED = sse(
+    *(
+        {"type": "response.output_item.done", "item": item}
+        for item in (
+            {"type": "mcp_list_tools", "id": "l", "error": "The server did not answer."},
+            {"type": "mcp_call", "id": "c", "server_label": "shop", "name": "order", "error": None}
+            | {"arguments": '{"ware": "tea"}', "output": "Ordered: tea"},
+            {"type": "mcp_call", "id": "d", "server_label": "shop", "name": "burn", "output": None}
+            | {"arguments": "{}", "error": "The shop is on fire."},
+            {"type": "mcp_approval_request", "id": "a", "server_label": "shop", "name": "order"}
+            | {"arguments": '{"ware": "coffee"}'},
+            {"type": "function_call", "call_id": "f", "name": "get_weather", "arguments": "{}"},
+        )
+    ),
+    {"type": "response.completed", "response": {}},
+)
+"""An answer with calls of every kind."""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+async def test_axe_finds_no_violation_in_calls_of_tools(
+    corral: Corral, width: int, scheme: str
+) -> None:
+    """Those that were made and that wait, the settings that choose the tools, and a recording."""
+
+    async def let_models_hear(route: Route) -> None:
+        models: Any = await (await route.fetch()).json()
+        for model in models["data"]:
+            model["input_modalities"].append("audio")
+        await route.fulfill(json=models)
+
+    async def ask_for_approval(route: Route) -> None:
+        await route.fulfill(content_type="text/event-stream", body=ASKED)
+
+    async with (
+        run_browser() as browser,
+        open_tab(browser, corral.url, width=width, scheme=scheme) as tab,
+    ):
+        await tab.page.context.grant_permissions(["microphone"])
+        await tab.page.route("**/v1/models", let_models_hear)
+        await tab.page.route("**/v1/responses", ask_for_approval)
+        servers = {"data": [{"id": "shop", "object": "mcp_server"}]}
+        await tab.page.route("**/mcp_servers", lambda route: route.fulfill(json=servers))
+        await tab.go("chat")
+        await unfold(tab, "Settings")
+        await tab.page.get_by_text("Tools of the server").click()
+        await tab.page.get_by_label("shop", exact=True).check()
+        found = [await violations(tab)]
+        await fold(tab, "Settings")
+        await ask(tab, "Order tea.")
+        await tab.page.get_by_role("button", name="Approve").wait_for()
+        await tab.page.get_by_role("button", name="Record").click()
+        await tab.page.get_by_role("button", name="Stop recording").wait_for()
+        found.append(await violations(tab))
+        assert await tab.overflow() == 0
+
+    assert found == [[], []]

@@ -68,6 +68,14 @@ def parse_frame(frame: bytes) -> dict[str, Any]:
     return event
 
 
+async def test_mcp_servers_are_listed(setup: Setup) -> None:
+    """Their labels are ids, and no id of a response is among their paths."""
+    listed = (await setup.http.get("/v1/responses/mcp_servers")).json()
+
+    assert listed["data"] == [{"id": "shop", "object": "mcp_server"}]
+    assert (listed["object"], listed["has_more"]) == ("list", False)
+
+
 async def test_a_follower_of_an_ended_stream_gets_its_end(setup: Setup) -> None:
     """After the last event nothing follows but the end, however often it is asked for."""
     created = (await setup.post(model=MODEL, input="hi", store=True)).json()

@@ -90,6 +90,11 @@ class ResponseServiceStub:
                 request_serializer=corral_dot_control_dot_v1_dot_response__service__pb2.CompactResponseRequest.SerializeToString,
                 response_deserializer=corral_dot_control_dot_v1_dot_response__service__pb2.CompactResponseResponse.FromString,
                 _registered_method=True)
+        self.ListMcpServers = channel.unary_unary(
+                '/corral.control.v1.ResponseService/ListMcpServers',
+                request_serializer=corral_dot_control_dot_v1_dot_response__service__pb2.ListMcpServersRequest.SerializeToString,
+                response_deserializer=corral_dot_control_dot_v1_dot_response__service__pb2.ListMcpServersResponse.FromString,
+                _registered_method=True)
 
 
 class ResponseServiceServicer:
@@ -192,6 +197,14 @@ class ResponseServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListMcpServers(self, request, context):
+        """ListMcpServers lists the remote servers from the settings, whose tools responses may use. It
+        does not ask them for their tools.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ResponseServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -249,6 +262,11 @@ def add_ResponseServiceServicer_to_server(servicer, server):
                     servicer.CompactResponse,
                     request_deserializer=corral_dot_control_dot_v1_dot_response__service__pb2.CompactResponseRequest.FromString,
                     response_serializer=corral_dot_control_dot_v1_dot_response__service__pb2.CompactResponseResponse.SerializeToString,
+            ),
+            'ListMcpServers': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListMcpServers,
+                    request_deserializer=corral_dot_control_dot_v1_dot_response__service__pb2.ListMcpServersRequest.FromString,
+                    response_serializer=corral_dot_control_dot_v1_dot_response__service__pb2.ListMcpServersResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -549,6 +567,33 @@ class ResponseService:
             '/corral.control.v1.ResponseService/CompactResponse',
             corral_dot_control_dot_v1_dot_response__service__pb2.CompactResponseRequest.SerializeToString,
             corral_dot_control_dot_v1_dot_response__service__pb2.CompactResponseResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListMcpServers(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/corral.control.v1.ResponseService/ListMcpServers',
+            corral_dot_control_dot_v1_dot_response__service__pb2.ListMcpServersRequest.SerializeToString,
+            corral_dot_control_dot_v1_dot_response__service__pb2.ListMcpServersResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -85,6 +85,10 @@ class ResponseServiceStub:
     stored.
     Errors: as CreateResponse.
     """
+    ListMcpServers: _grpc.UnaryUnaryMultiCallable[_response_service_pb2.ListMcpServersRequest, _response_service_pb2.ListMcpServersResponse]
+    """ListMcpServers lists the remote servers from the settings, whose tools responses may use. It
+    does not ask them for their tools.
+    """
 
 @_typing.type_check_only
 class ResponseServiceAsyncStub(ResponseServiceStub):
@@ -140,6 +144,10 @@ class ResponseServiceAsyncStub(ResponseServiceStub):
     """CompactResponse summarizes items. Its output is the input of later responses. Nothing is
     stored.
     Errors: as CreateResponse.
+    """
+    ListMcpServers: _aio.UnaryUnaryMultiCallable[_response_service_pb2.ListMcpServersRequest, _response_service_pb2.ListMcpServersResponse]  # type: ignore[assignment]
+    """ListMcpServers lists the remote servers from the settings, whose tools responses may use. It
+    does not ask them for their tools.
     """
 
 class ResponseServiceServicer:
@@ -248,6 +256,15 @@ class ResponseServiceServicer:
         """CompactResponse summarizes items. Its output is the input of later responses. Nothing is
         stored.
         Errors: as CreateResponse.
+        """
+
+    def ListMcpServers(
+        self,
+        request: _response_service_pb2.ListMcpServersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_response_service_pb2.ListMcpServersResponse, _abc.Awaitable[_response_service_pb2.ListMcpServersResponse]]:
+        """ListMcpServers lists the remote servers from the settings, whose tools responses may use. It
+        does not ask them for their tools.
         """
 
 def add_ResponseServiceServicer_to_server(servicer: ResponseServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from corral.control.v1 import conversation_service_pb2, item_pb2, response_pb2, tool_pb2
+from corral.control.v1 import response_service_pb2 as pb
 from corral.control.v1.conversation_service_pb2_grpc import ConversationServiceStub
 
 from control_svc.inference.turns import TextPart, TurnRequest
@@ -84,6 +85,18 @@ def kinds(response: response_pb2.Response) -> list[str | None]:
 
 def script(model: ScriptedTurns, *scripts: Script) -> None:
     model.choose = in_order(*scripts)
+
+
+async def test_servers_are_listed_in_pages(client: ResponseClient) -> None:
+    """By label, also those that cannot be reached."""
+    list_servers = client.stub.ListMcpServers
+    first = await client.client.call(list_servers, pb.ListMcpServersRequest(page_size=1))
+    token = first.next_page_token
+    rest = await client.client.call(list_servers, pb.ListMcpServersRequest(page_token=token))
+
+    assert [each.id for each in first.mcp_servers] == ["dead"]
+    assert [each.id for each in rest.mcp_servers] == [LABEL]
+    assert not rest.next_page_token
 
 
 async def test_a_call_is_executed_once_and_streamed_in_order(

@@ -85,6 +85,16 @@ def test_the_import_map_names_files_that_exist() -> None:
     assert all((PAGE / path).is_file() for path in imports.values())
 
 
+def test_the_page_is_small() -> None:
+    """What is fetched before anything is shown; the other libraries are fetched when needed."""
+    index = (PAGE / "index.html").read_text()
+    (text,) = re.findall(r'importmap">(.*?)</script>', index, re.DOTALL)
+    libraries = [PAGE / path for path in json.loads(text)["imports"].values()]
+    files = [*PAGE.glob("*.*"), *(PAGE / "js").glob("*.js"), *libraries]
+
+    assert sum(path.stat().st_size for path in files) < 400_000
+
+
 @pytest.mark.parametrize("path", ["/ui/../config.py", "/ui/%2e%2e/config.py", "/ui/none.js"])
 async def test_other_files_are_not_served(path: str) -> None:
     """404, also for a path that leads out of the folder."""
