@@ -14,7 +14,7 @@ from inference_svc.engine.constraint import Constraint, GuideError, TokenMask, s
 
 log = logging.getLogger(__name__)
 # A step that would take more than a few milliseconds fails its sequence instead.
-_STEP_LEXER_FUEL = 50_000
+_STEP_LEXER_FUEL = 100_000
 _MAX_LEXER_STATES = 20_000
 # llguidance's error if no token is allowed, and the suffix of a shortened message.
 _NOTHING_ALLOWED = "NoExtensionBias"

@@ -337,3 +337,13 @@ def test_each_number_within_a_bound_is_allowed(schema: dict[str, Any], texts: li
     grammar = compile_format(schema)["grammar"]
 
     assert [accepts(grammar, text) for text in texts] == [True] * len(texts)
+
+
+def test_a_narrow_range_of_long_numbers_can_be_written() -> None:
+    """Many of its digits follow from each other, and are found in one step."""
+    low = 340282346638528860000000000000000000000
+    number = {"type": "number", "minimum": low, "maximum": low + 1}
+    grammar = compile_format({"anyOf": [{"type": "string", "maxLength": 3}, number]})["grammar"]
+    texts = {Walk(JSON_ENDINGS, {}, seed).text(grammar) for seed in range(20)}
+
+    assert any(text.startswith(str(low)[:-1]) for text in texts)
