@@ -125,6 +125,28 @@ async def test_streams_go_on_when_their_replica_is_killed(
             num_moved = sum(MOVED in line.message for line in pair.program.stderr[mark:])
 
 
+async def test_an_answer_that_is_not_streamed_goes_on(pair: Corral) -> None:
+    """Its tokens come in few messages."""
+    body = {**CASES["chat"].body, "stream": False, "max_tokens": 1000}
+    async with plain_client(pair) as client:
+        undisturbed = (await client.post("/v1/chat/completions", json=body)).json()["choices"]
+        has_moved = False
+        while not has_moved:  # it may have ended before the kill
+            mark = pair.program.bookmark()
+            asked = asyncio.create_task(client.post("/v1/chat/completions", json=body))
+            killed = None
+            while killed is None and not asked.done():
+                busy = (each for each, count in (await num_running(pair)).items() if count)
+                if killed := next(busy, None):
+                    kill_replica(pair, killed)
+            choices = (await asked).json()["choices"]
+            if killed is not None:
+                await wait_for_restart(killed)
+            has_moved = any(MOVED in line.message for line in pair.program.stderr[mark:])
+
+            assert choices == undisturbed
+
+
 async def test_what_cannot_go_on_exactly_ends_with_the_reason(pair: Corral) -> None:
     """Mirostat, whose state does not follow from the tokens."""
     case = CASES["chat"]._replace(body={**STORY, "temperature": 0.8, "mirostat": 2})
