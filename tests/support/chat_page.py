@@ -9,8 +9,10 @@ from tests.support.services import MODEL
 
 
 async def open_chat(tab: Tab) -> None:
+    """Show the chat, with answers that are the same each time."""
     await tab.go("chat")
     await tab.page.get_by_label("Model", exact=True).select_option(MODEL)
+    await tab.page.get_by_label("Temperature").fill("0")
 
 
 def answers(tab: Tab) -> Locator:

@@ -95,6 +95,7 @@ async def test_a_message_can_be_edited_and_an_answer_regenerated(tab: Tab) -> No
 async def test_settings_are_sent_with_the_request(tab: Tab) -> None:
     """Model, sampling and system message, and nothing that was left empty."""
     await open_chat(tab)
+    await tab.page.get_by_label("Temperature").fill("")
     await tab.page.get_by_label("System message").fill("Be brief.")
     await tab.page.get_by_label("Max tokens").fill("3")
     await tab.page.get_by_label("Top K").fill("5")
