@@ -26,7 +26,7 @@ from dialects.openai.resources.files import File
 from dialects.openai.responses import events
 from dialects.openai.responses.conversations import Conversation
 from dialects.openai.responses.event_data import LIFECYCLE
-from dialects.openai.responses.objects import InputTokens, ResponseResource
+from dialects.openai.responses.objects import InputTokens, McpServer, ResponseResource
 from dialects.openai.responses.output_items import Item
 from dialects.openai.shared.composed_shapes import page_shape
 from dialects.openai.shared.objects import Deleted, deleted_object, list_object
@@ -101,7 +101,7 @@ OPENAI_OBJECTS: Final[Mapping[Any, Callable[[], Iterable[Any]]]] = {
         page_shape(shape): partial(_pages, shape)
         for shape in (
             *(Assistant, Thread, ThreadMessage, Run, RunStep, Conversation, Item),
-            *(adapters.Adapter, Batch, File),
+            *(adapters.Adapter, Batch, File, McpServer),
             *(vector_stores.VectorStore, vector_stores.VectorStoreFile),
         )
     },

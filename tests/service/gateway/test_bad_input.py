@@ -168,7 +168,7 @@ async def test_a_body_has_a_timeout(path: bytes, names: set[str]) -> None:
     head = HEAD.replace(b"/v1/chat/completions", path)
     if b"audio" in path:
         head = head.replace(b"application/json", b"multipart/form-data; boundary=x")
-    async with run_and_connect(receive_timeout_s=0.05) as connection:
+    async with run_and_connect(receive_timeout_s=0.05, min_body_rate=0) as connection:
         await connection.send(head + b"content-length: 10\r\n\r\n-")
         status, headers = await connection.head()
         body = json.loads(await connection.body(headers))

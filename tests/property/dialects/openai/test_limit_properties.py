@@ -62,6 +62,7 @@ OTHERS = {
     "cache.affinity": "longer ones are digested",
     "cache.keep_for": "not a field of bodies",
     "scheduling.queue_timeout": "not a field of bodies",
+    "output.interval_ms": "not a field of bodies",
 }
 ITEMS: dict[str, Any] = {
     "sampling.logit_bias": {"token_id": 1, "bias": 1},
