@@ -10,6 +10,7 @@ from typing import Final
 FOREIGN_ADDRESS: Final = "127.0.0.2"
 """Where attacks come from, so that they share no address with the caller who is measured."""
 RETRY_S: Final = 0.01
+LAST_CHUNK: Final = b"\r\n0\r\n\r\n"
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,11 @@ async def read_head(reader: asyncio.StreamReader) -> bytes:
 
 
 async def read_response(reader: asyncio.StreamReader) -> None:
-    """Read a response with a Content-Length. Raises EOFError or OSError."""
+    """Read a response with a Content-Length, or a stream in chunks. Raises EOFError or OSError."""
     head = (await read_head(reader)).lower()
+    if b"transfer-encoding: chunked" in head:
+        await reader.readuntil(LAST_CHUNK)
+        return
     length = head.partition(b"content-length: ")[2].partition(b"\r\n")[0]
     await reader.readexactly(int(length or b"0"))
 

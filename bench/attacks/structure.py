@@ -96,6 +96,7 @@ def _rows() -> Iterator[tuple[str, str, Fields, int]]:
     yield "completions: 100 KB, too long", "/v1/completions", _prompt(LONG_TEXT[:100_000]), 32
     yield "chat: 128 choices", CHAT, _chat(n=128, max_tokens=16), 32
     yield "chats that fill the queue", CHAT, _chat(max_tokens=64), 300
+    yield "streamed chats that fill the queue", CHAT, _chat(max_tokens=64, stream=True), 300
 
 
 def _prompt(text: str) -> Fields:
