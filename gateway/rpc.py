@@ -23,7 +23,7 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
 from dialects.openai.errors import with_prompt_number
-from dialects.shared.whole_answers import gather_output
+from dialects.shared.generation_fields import gather_output
 from gateway.auth import Caller, Credentials, Metadata
 from gateway.calls import CallGroup, Calls, StreamCall, UnaryCall, UploadCall
 from svc_kit.errors import UpstreamUnavailable

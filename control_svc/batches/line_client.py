@@ -48,9 +48,9 @@ from dialects.openai.chat.objects import (
 from dialects.openai.envelope import Envelope
 from dialects.openai.errors import EMBEDDING_PARAMS, ParamNames, openai_names, prompt_names
 from dialects.shared.errors import renamed
+from dialects.shared.generation_fields import gather_output
 from dialects.shared.ids import random_suffix
 from dialects.shared.json_body import check_depth, load_exact
-from dialects.shared.whole_answers import gather_output
 from svc_kit.auth.authenticator import ServiceToken
 from svc_kit.auth.principal import Priority
 from svc_kit.errors import (
@@ -164,7 +164,7 @@ class LineClient:
             num_bytes = call.num_bytes + sum(len(file.data) for file in files.values())
             convert = partial(chat_request, files=files)
             request = await off_loop(num_bytes // _ITEM_BYTES, convert, body)
-            _as_line(request)
+            _with_line_options(request)
             with openai_names(chat_params(body)):
                 await _collect(self._stub.Chat, request, call, collector)
         return collector.as_object()
@@ -176,7 +176,7 @@ class LineClient:
         num_items = call.num_bytes // _ITEM_BYTES
         request, paths = await off_loop(num_items, message_request, body)
         with renamed(partial(with_anthropic_names, paths=paths)):
-            await _collect(self._stub.Chat, _as_line(request), call, collector)
+            await _collect(self._stub.Chat, _with_line_options(request), call, collector)
         return collector.as_object()
 
     async def _complete(self, fields: Mapping[str, Any], call: _Call) -> object:
@@ -191,7 +191,9 @@ class LineClient:
             requests = prompt_requests(body)
             for number, request in enumerate(requests):
                 with prompt_names(number, len(requests)):
-                    await _collect(self._stub.Generate, _as_line(request), call, collector, number)
+                    await _collect(
+                        self._stub.Generate, _with_line_options(request), call, collector, number
+                    )
         return collector.as_object()
 
     async def _embed(self, fields: Mapping[str, Any], call: _Call) -> object:
@@ -264,7 +266,7 @@ class LineClient:
     ) -> None:
         is_chat = isinstance(request, pb.ChatRequest)
         method = self._stub.Chat if is_chat else self._stub.Generate
-        await _collect(method, _as_line(request), call, answer)
+        await _collect(method, _with_line_options(request), call, answer)
 
     async def _continue(self, fields: Mapping[str, Any], call: _Call) -> object:
         body = llama_server.parse_continuation(fields)
@@ -274,7 +276,7 @@ class LineClient:
         answers = Continuations(body, llama_server.prompts_of(body))
         with openai_names(llama_server.COMPLETION_PARAMS):
             for number, request in enumerate(llama_server.continuation_requests(body)):
-                _as_line(request)
+                _with_line_options(request)
                 await _collect(self._stub.Generate, request, call, answers, number)
         return answers.as_object()
 
@@ -298,9 +300,9 @@ class LineClient:
         return Envelope(prefix + random_suffix(), int(time.time()), model, self._fingerprint)
 
 
-def _as_line(request: GenerationT) -> GenerationT:
+def _with_line_options(request: GenerationT) -> GenerationT:
     """Set the priority in the request, unless it has one, since the inference service ignores
-    priorities in metadata without a service token; its answer comes in few messages.
+    priorities in metadata without a service token, and let its answer come in few messages.
     """
     gather_output(request)
     scheduling = request.options.scheduling

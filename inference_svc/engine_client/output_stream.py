@@ -49,7 +49,7 @@ class OutputStream:
         self._num_unread = 0
         self._has_news = asyncio.Event()
         self._has_urgent = asyncio.Event()
-        """Whether more than a few deltas are unread."""
+        """Whether something other than deltas is unread, or so many that the interval ends."""
         self._error: DomainError | None = None
         self._pause_timer: asyncio.TimerHandle | None = None
 

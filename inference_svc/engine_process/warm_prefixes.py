@@ -45,7 +45,7 @@ class WarmPrefixes:
         self._next_copy_at = clock() + _MIN_INTERVAL_S
         self._copy_s = 0.0
         self._settled_at: float | None = None  # None while there is other work
-        self._last: deque[_Warm] = deque()
+        self._remaining: deque[_Warm] = deque()
         self._on_archived: list[Callable[[int], None]] = []
         self._num_archived = 0
 
@@ -64,7 +64,7 @@ class WarmPrefixes:
             return
         self._may_have_grown = self._archive_most_grown()
         self._copy_s = self._clock() - now
-        self._pay(self._copy_s)
+        self._delay_next_copy(self._copy_s)
 
     @property
     def wait_s(self) -> float | None:
@@ -86,12 +86,12 @@ class WarmPrefixes:
             for each in warm
             if len(each.tokens) >= MIN_GROWTH or not is_of_project(each.kept_for)
         ]
-        self._last = deque(sorted(warm, key=lambda each: len(each.tokens), reverse=True))
+        self._remaining = deque(sorted(warm, key=lambda each: len(each.tokens), reverse=True))
         self._archive_next()
 
     def _archive_next(self) -> None:
-        while self._last and not self._is_writing:
-            prefix = self._last.popleft()
+        while self._remaining and not self._is_writing:
+            prefix = self._remaining.popleft()
             if self._num_missing(prefix) >= MIN_SAVED_TOKENS:
                 self._archive(prefix)
         if not self._is_writing:
@@ -135,12 +135,12 @@ class WarmPrefixes:
     def _finish(self, seconds: float | None) -> None:
         self._is_writing = False
         if seconds is None:
-            self._last.clear()
+            self._remaining.clear()
         else:
             self._num_archived += bool(self._on_archived)
-            self._pay(self._copy_s + seconds)
+            self._delay_next_copy(self._copy_s + seconds)
         self._archive_next()
 
-    def _pay(self, seconds: float) -> None:
+    def _delay_next_copy(self, seconds: float) -> None:
         """Make no copy beside other work until these seconds are a small part of the time."""
         self._next_copy_at = self._clock() + max(seconds / _MAX_SHARE, _MIN_INTERVAL_S)

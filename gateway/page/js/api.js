@@ -157,12 +157,14 @@ export async function* followEvents(method, path, options, keptAt = () => undefi
 }
 
 /** Wait some seconds, or until the browser is online again. */
-function pause(seconds, signal) {
-  return new Promise(resolve => {
+async function pause(seconds, signal) {
+  const ended = new AbortController();
+  await new Promise(resolve => {
     setTimeout(resolve, seconds * 1000);
-    addEventListener("online", resolve, { once: true });
-    signal?.addEventListener("abort", resolve, { once: true });
+    addEventListener("online", resolve, { signal: ended.signal });
+    signal?.addEventListener("abort", resolve, { signal: ended.signal });
   });
+  ended.abort(); // no listener stays
 }
 
 function parseFrame(frame) {
