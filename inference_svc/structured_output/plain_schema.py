@@ -94,8 +94,8 @@ class _Cleaner:
         return _with_real_days(self._with_tags(plain) if "discriminator" in plain else plain)
 
     def _with_tags(self, schema: dict[str, Any]) -> dict[str, Any]:
-        """Require the member by which a `discriminator` tells alternatives apart: Pydantic leaves it
-        out of `required` where it has a default."""
+        """Require the member by which a `discriminator` tells alternatives apart: Pydantic leaves
+        it out of `required` where it has a default."""
         given, branches = schema["discriminator"], schema.get("oneOf")
         name = given.get("propertyName") if isinstance(given, dict) else None
         if not isinstance(branches, list) or not isinstance(name, str):
