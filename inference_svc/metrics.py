@@ -3,6 +3,8 @@
 import time
 from collections.abc import Mapping
 
+from prometheus_client import Counter, Histogram
+
 from inference_svc.engine import events
 from inference_svc.engine_client.client import EngineClient, EngineState
 from inference_svc.engine_client.requests import ActiveSequence, SequenceEvent
@@ -16,6 +18,8 @@ class EngineObserver:
         self._metrics = metrics
         self._live: Mapping[int, ActiveSequence] = {}
         self._last_token_at: dict[int, float] = {}
+        self._of_tokens: dict[str, tuple[Counter, Histogram]] = {}
+        """Those of each token by model, since finding them costs as much as counting."""
 
     def bind(self, engine: EngineClient) -> None:
         self._live = engine.sequences.live
@@ -74,7 +78,12 @@ class EngineObserver:
         if not event.num_tokens:
             return
         model, num_tokens = live.request.model, event.num_tokens
-        self._metrics.completion_tokens.labels(model).inc(num_tokens)
+        if model not in self._of_tokens:
+            metrics = self._metrics
+            counted, timed = metrics.completion_tokens, metrics.inter_token_time
+            self._of_tokens[model] = counted.labels(model), timed.labels(model)
+        counter, inter_token_time = self._of_tokens[model]
+        counter.inc(num_tokens)
         last = self._last_token_at.get(event.sequence_id)
         if last is None:
             elapsed = time.monotonic() - live.arrived_at
@@ -82,7 +91,6 @@ class EngineObserver:
             first_token_time.observe(elapsed, exemplar(live.span))
         else:
             # Times of sampling, not of arrival, which batching delays. Tokens of one step share it.
-            inter_token_time = self._metrics.inter_token_time.labels(model)
             for _ in range(num_tokens):
                 inter_token_time.observe((event.sampled_at - last) / num_tokens)
         self._last_token_at[event.sequence_id] = event.sampled_at

@@ -13,6 +13,7 @@ from typing import Final
 
 from inference_svc.engine_client.messages import EngineConfig, Ready
 from inference_svc.engine_client.process import StartFailed, has_unread, open_parent_pipe
+from inference_svc.engine_process.frontend_load import FrontendLoad
 from inference_svc.engine_process.model_load import load
 from inference_svc.engine_process.output_batcher import MOST_DELAY_S, OutputBatcher
 from inference_svc.engine_process.prefix_offload import PrefixOffloader
@@ -49,7 +50,8 @@ def main(pipe_fd: int) -> None:
         make_snapshot_io = partial(SnapshotIO, served, store)
         make_offloader = partial(PrefixOffloader, served, DiskPrefixCache(config.archive))
     if config.stream_interval_s is None:
-        outbox = OutputBatcher(MOST_DELAY_S, partial(has_unread, pipe))
+        frontend = FrontendLoad(partial(has_unread, pipe))
+        outbox = OutputBatcher(MOST_DELAY_S, frontend.is_behind)
     else:
         outbox = OutputBatcher(config.stream_interval_s)
     gc.freeze()  # full collections would stop the step loop for as long as modules have objects

@@ -1,6 +1,6 @@
 """Batches events for the frontend.
 
-A token is sent when it is computed, unless the frontend has not read those before it: then it has
+A token is sent when it is computed, unless the frontend is behind (`frontend_load.py`): then it has
 less than its share of the cores, where each message costs it and the gateway about half a
 millisecond of CPU time, and the tokens of an interval are sent together.
 """
