@@ -8,8 +8,11 @@ in the same interpreter would delay the step loop.
 import gc
 import os
 import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
-from typing import Final
+from typing import Final, NoReturn
 
 from inference_svc.engine_client.messages import EngineConfig, Ready
 from inference_svc.engine_client.process import StartFailed, has_unread, open_parent_pipe
@@ -27,13 +30,20 @@ from svc_kit.errors import ModelTooLarge
 from svc_kit.logs import configure_logging
 
 NICENESS: Final = 5
-"""More than that of its parent. It computes without pause, and what frontend and gateway do is
-short: on busy cores they come first, so that a request reaches it, and a token its reader, soon."""
+"""More than that of its parent, for the threads that compute. They do so without pause, and what
+frontend, gateway and the threads of the pipe do is short: on busy cores they come first, so that a
+request reaches it, and a token its reader, soon."""
 
 
 def main(pipe_fd: int) -> None:
     """Serve the frontend at the other end of a socket pair."""
-    os.nice(NICENESS)
+    step_loop: Future[StepLoop] = Future()
+    for serve in (StepLoop.read_commands, StepLoop.write_outputs):
+        arguments = step_loop, serve
+        threading.Thread(
+            target=_serve_pipe, args=arguments, name=serve.__name__, daemon=True
+        ).start()
+    os.nice(NICENESS)  # in Linux that of this thread, and of those that it starts from now on
     pipe = open_parent_pipe(pipe_fd)
     config: EngineConfig = pipe.recv()
     configure_logging("engine", level=config.log_level)
@@ -55,7 +65,7 @@ def main(pipe_fd: int) -> None:
     else:
         outbox = OutputBatcher(config.stream_interval_s)
     gc.freeze()  # full collections would stop the step loop for as long as modules have objects
-    StepLoop(
+    loop = StepLoop(
         pipe if config.abort_on is None else AbortingPipe(pipe, config.abort_on),
         engine,
         loaded.embedder,
@@ -63,7 +73,13 @@ def main(pipe_fd: int) -> None:
         outbox=outbox,
         make_snapshot_io=make_snapshot_io,
         make_offloader=make_offloader,
-    ).run()
+    )
+    step_loop.set_result(loop)
+    loop.run()
+
+
+def _serve_pipe(step_loop: "Future[StepLoop]", serve: Callable[[StepLoop], NoReturn]) -> None:
+    serve(step_loop.result())
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@ and write the pipe, so that it never blocks on I/O.
 """
 
 import os
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -109,9 +108,7 @@ class StepLoop:
         self._step = 0
 
     def run(self) -> NoReturn:
-        """Serve until the pipe closes."""
-        threading.Thread(target=self._read, name="commands", daemon=True).start()
-        threading.Thread(target=self._write, name="events", daemon=True).start()
+        """Compute what commands ask for."""
         while True:
             self._receive()
             self.run_turn()
@@ -256,14 +253,16 @@ class StepLoop:
         if request is not None and self._engine is not None:
             self._engine.submit(request)
 
-    def _read(self) -> NoReturn:
+    def read_commands(self) -> NoReturn:
+        """Read commands from the pipe, in a thread of its own, and end the process with it."""
         try:
             while True:
                 self._enqueue(self._pipe.recv())
         except (EOFError, OSError):
             os._exit(0)
 
-    def _write(self) -> NoReturn:
+    def write_outputs(self) -> NoReturn:
+        """Write outputs to the pipe, in a thread of its own, and end the process with it."""
         try:
             while True:
                 for output in self._outbox.get():

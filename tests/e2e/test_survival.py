@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 import signal
+from collections import Counter
 from pathlib import Path
 
 import grpc
@@ -45,7 +46,8 @@ async def test_a_killed_engine_ends_streams_and_is_restarted(tmp_path: Path) -> 
                 answer = await rpc.chat(make_chat())
                 running_pids = ends.wait(0)
             info = await rpc.engine.GetServerInfo(engine_pb.GetServerInfoRequest())
-            niceness = os.getpriority(os.PRIO_PROCESS, info.engine_pid)
+            threads = Path(f"/proc/{info.engine_pid}/task").iterdir()
+            niceness = Counter(os.getpriority(os.PRIO_PROCESS, int(each.name)) for each in threads)
             engines = [member for member in service.program.family() if ENGINE in member.command]
 
     for error in errors:
@@ -56,7 +58,9 @@ async def test_a_killed_engine_ends_streams_and_is_restarted(tmp_path: Path) -> 
     assert not running_pids
     assert [member.pid for member in engines] == [info.engine_pid] != [engine]
     assert info.engine_restarts == 1
-    assert niceness == os.getpriority(os.PRIO_PROCESS, 0) + NICENESS  # it yields to the frontend
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert niceness.keys() == {own, own + NICENESS}  # what computes yields to the frontend
+    assert niceness[own] >= 2  # those of the pipe; numpy has some that do nothing
 
 
 async def test_a_killed_engine_ends_http_streams_with_an_error_event(

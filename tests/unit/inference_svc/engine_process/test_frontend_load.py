@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -77,7 +78,7 @@ def test_what_it_has_not_read_needs_no_measurement() -> None:
     assert Thread(0.0, 0.0).load(has_unread=True).is_behind()
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="Linux alone tells it")
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="Linux alone tells it")
 def test_the_kernel_tells_how_long_a_thread_ran() -> None:
     times = ThreadTimes(os.getpid())
     before = times()
