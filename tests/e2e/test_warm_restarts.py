@@ -78,7 +78,7 @@ def archived_tokens(folder: Path) -> list[int]:
 
 async def test_a_stateless_chat_stays_warm(tmp_path: Path) -> None:
     """After a kill of the service and its engine, an unload, and a restart, each at the end of a
-    turn that added more than a tenth. Another project that sends the same reuses nothing."""
+    turn that added more than 256 tokens. Another project that sends the same reuses nothing."""
     async with run(tmp_path) as (corral, caller), corral.sdk() as client:
         chat = Chat(client)
         cold = await chat.reused(LONG_TEXT)
