@@ -19,7 +19,7 @@ from inference_svc.snapshots.cell_blocks import (
 SHAPES = ((1, 6), (4, 2), (1, 3))
 """Rows and bytes of a cell, as of keys, transposed values and a smaller layer."""
 CELL_BYTES = 6 + 8 + 3
-KEY, SECRET = b"red", bytes(32)
+KEY, SECRET = b"one", bytes(32)
 Gaps = tuple[int, ...]
 
 
@@ -66,7 +66,7 @@ def test_projects_and_installations_share_no_blocks() -> None:
     state, layout = make_state(600, (0, 0, 0, 0))
     names = [
         name_blocks(state, layout, key, secret).names
-        for key, secret in ((KEY, SECRET), (b"blue", SECRET), (KEY, b"x" * 32))
+        for key, secret in ((KEY, SECRET), (b"two", SECRET), (KEY, b"x" * 32))
     ]
 
     assert len({name for each in names for name in each}) == 6
