@@ -23,32 +23,32 @@ ALLOWED_SHARE, ALLOWED_COST = 0.1, 1.02
 
 
 class Sizes(NamedTuple):
-    """Tokens of the session, of its next turn and of the decoded stream, and rounds."""
+    """Tokens of the session, of its next turn and of the decoded stream, and rounds of both."""
 
     session: int
     turn: int
     decoded: int
-    rounds: int
+    restarts: int
+    streams: int
 
 
-FULL, QUICK = Sizes(16_000, 100, 1500, 5), Sizes(1000, 100, 300, 1)
+FULL, QUICK = Sizes(16_000, 100, 6000, 3, 5), Sizes(1000, 100, 300, 1, 1)
 
 
 def measure(stage: Stage) -> Iterator[Measurement]:
     """Restart both servers in each round; then decode beside two archives in turns."""
     sizes = stage.sizes(FULL, QUICK)
-    rounds = range(stage.rounds or sizes.rounds)
     restarts = [restart_corral, restart_llama_server] if stage.peers else [restart_corral]
-    for number in rounds:
+    for number in range(stage.rounds or sizes.restarts):
         for restart in alternate(restarts, number):
             yield from restart(stage, sizes, number)
-    context_tokens = sizes.decoded + 100
+    shape = _shape(sizes.decoded + 100, 1)  # threads that wait for each other would cost more
     with ExitStack() as stack:
         archiving = [
-            (CORRAL, stack.enter_context(_corral(stage, context_tokens, "all"))),
-            (STORED, stack.enter_context(_corral(stage, context_tokens, "stored"))),
+            (CORRAL, stack.enter_context(_corral(stage, shape, "all"))),
+            (STORED, stack.enter_context(_corral(stage, shape, "stored"))),
         ]
-        for number in rounds:
+        for number in range(stage.rounds or sizes.streams):
             for system, server in alternate(archiving, number):
                 yield decoding_cost(stage, sizes, system, server, number)
 
@@ -56,8 +56,9 @@ def measure(stage: Stage) -> Iterator[Measurement]:
 def restart_corral(stage: Stage, sizes: Sizes, number: int) -> Iterator[Measurement]:
     """Measure the first tokens of two turns. What the first one computed is written at the end."""
     cold, warm = _turns(sizes, number)
+    shape = _shape(sizes.session + 256, stage.threads)
     for load, turn in ((COLD, cold), (WARM, warm)):
-        with _corral(stage, sizes.session + 256, "all") as server:
+        with _corral(stage, shape, "all") as server:
             (stream,) = stage.run_http_load(server, turn).streams
         yield Measurement(load, number, CORRAL, 1e3 * stream.first_token_s)
 
@@ -70,8 +71,8 @@ def restart_llama_server(stage: Stage, sizes: Sizes, number: int) -> Iterator[Me
     folder = stage.folder / "slots"
     folder.mkdir(parents=True, exist_ok=True)
     cold, warm = _turns(sizes, number)
+    shape = _shape(sizes.session + 256, stage.threads)
     for load, turn in ((COLD, cold), (WARM, warm)):
-        shape = _shape(sizes.session + 256, stage.threads)
         starting = servers.llama_server(
             *(stage.peers / "llama-server", shape, stage.folder, "streams, cache"),
             ("--slot-save-path", str(folder)),
@@ -117,13 +118,13 @@ def _shape(context_tokens: int, threads: int) -> EngineShape:
     return EngineShape(BUNDLED_MODEL, 1, context_tokens, threads)
 
 
-def _corral(stage: Stage, context_tokens: int, scope: str) -> AbstractContextManager[Server]:
+def _corral(stage: Stage, shape: EngineShape, scope: str) -> AbstractContextManager[Server]:
     settings = {
         "CORRAL_INFERENCE_SNAPSHOTS__ARCHIVE_SCOPE": scope,
         "CORRAL_INFERENCE_ENGINE__SAVED_PREFIX_MIB": "512",
     }
     own = replace(stage, folder=stage.folder / scope)
-    return own.corral(_shape(context_tokens, stage.threads), settings)
+    return own.corral(shape, settings)
 
 
 def _use_slot_file(server: Server, action: str) -> None:
@@ -166,8 +167,9 @@ PART = Part(
         f"The first token of the next turn of a session of {FULL.session:,} tokens after the server"
         " was stopped and started again, with the bundled model: Corral reads the prefix from disk"
         " by itself, llama-server after a request that names the file of its slot. And the engine's"
-        f" processor time for a token of one stream of {FULL.decoded:,}, while its prefix is"
-        " written in the background (`snapshots.archive_scope` all) and while it is not (stored)."
+        f" processor time for a token of one stream of {FULL.decoded:,} on one thread, while its"
+        " prefix is written in the background (`snapshots.archive_scope` all) and while it is not"
+        " (stored)."
     ),
     measure=measure,
     conclude=conclude,

@@ -4,11 +4,10 @@
     metadata  JSON
     tokens    prompt and output, 32 bits each
     digest    of all above
-    state     the KV cells, as serialized by llama.cpp
+    state     the KV cells, as serialized by llama.cpp; in format 2 without those in blocks
     digest    of the digest above and the state
 
-In format 2 most of the cells are in blocks, files of their own, which the metadata names. Sizes are
-checked before anything is read, digests before anything is used.
+Sizes are checked before anything is read, digests before anything is used.
 """
 
 import hashlib

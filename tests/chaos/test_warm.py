@@ -198,6 +198,7 @@ def test_no_kill_in_the_middle_of_a_write_leaves_a_wrong_file(
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
             lines = list(islice(writer.stdout or (), rng.randint(1, 40)))
             writer.kill()
+            lines += writer.stdout or ()
         store = SnapshotStore(limits)
         saved = [line.removeprefix(SAVED).strip() for line in lines if line.startswith(SAVED)]
         assert {*saved[-1:]} <= {*store.ids()}
