@@ -150,7 +150,7 @@ class SnapshotStore:
                 if _ID.fullmatch(snapshot_id) and _is_regular(self._path(snapshot_id)):
                     self._path(snapshot_id).unlink(missing_ok=True)
                     count += 1
-            if count:
+            if count and self._blocks.exists:
                 self._load_key()
                 with self._locked():
                     self._delete_unused()

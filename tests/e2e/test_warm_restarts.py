@@ -92,6 +92,7 @@ async def test_a_stateless_chat_stays_warm(tmp_path: Path) -> None:
         chat.client = client
         after_restart = await chat.reused("How many chairs has room 7?")
 
+    assert list((tmp_path / "data" / "snapshots" / "archive" / "blocks").iterdir())
     assert chat.num_tokens > 1500
     assert (cold, foreign, hits) == (0, 0, 1)
     assert min(after_kill, after_unload, after_restart) >= 0.9
