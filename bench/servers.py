@@ -230,10 +230,12 @@ def bare_stream(folder: Path) -> Iterator[Server]:
 
 
 @contextmanager
-def llama_server(binary: Path, shape: EngineShape, folder: Path, layout: str) -> Iterator[Server]:
-    """Run llama-server in this layout. `folder` gets its log."""
+def llama_server(
+    binary: Path, shape: EngineShape, folder: Path, layout: str, options: Sequence[str] = ()
+) -> Iterator[Server]:
+    """Run llama-server in this layout, with more `options`. `folder` gets its log."""
     (port,) = free_ports(1)
-    command = llama_server_command(binary, shape, port, layout)
+    command = [*llama_server_command(binary, shape, port, layout), *options]
     url, name = f"http://127.0.0.1:{port}", f"llama-server {layout}"
     with running(command, folder / f"{name.replace(', ', '-').replace(' ', '-')}.log", {}) as child:
         wait_until_ready(f"{url}/health", child)

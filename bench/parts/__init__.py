@@ -23,6 +23,7 @@ from bench.parts import (
     uneven,
     unique,
     upstream,
+    warm,
 )
 
 PARTS = (
@@ -47,5 +48,6 @@ PARTS = (
     documents.PART,
     pictures.PART,
     attacks.PART,
+    warm.PART,
 )
 LONG = (soak.PART,)  # measured only if named in --parts

@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from inference_svc.engine.events import CacheSource
 from inference_svc.engine.media import MediaSpan, whole_prefix
@@ -27,6 +28,28 @@ class Origin:
     recipe: str
     hidden: tuple[float, ...]
     adapters: tuple[tuple[str, float], ...] = ()
+
+
+class CellArray(NamedTuple):
+    """Keys or values of a layer in a state, from `start` on: `rows` rows, each with `cell_bytes`
+    bytes of each cell."""
+
+    start: int
+    rows: int
+    cell_bytes: int
+
+
+class CellLayout(NamedTuple):
+    """Where a state has its cells: all arrays have `num_cells` of them, in one order, mostly
+    that of positions. What is in no array, as the cells of a window, belongs to all of it."""
+
+    num_cells: int
+    arrays: tuple[CellArray, ...]
+
+    @property
+    def cell_bytes(self) -> int:
+        """Size of a cell in all arrays together."""
+        return sum(array.rows * array.cell_bytes for array in self.arrays)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

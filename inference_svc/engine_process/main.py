@@ -23,6 +23,7 @@ from inference_svc.engine_process.prefix_offload import PrefixOffloader
 from inference_svc.engine_process.snapshot_io import SnapshotIO
 from inference_svc.engine_process.step_loop import AbortingPipe, StepLoop
 from inference_svc.llama import library
+from inference_svc.llama.state_convert import cell_layout
 from inference_svc.llama.weights import ModelLoadError
 from inference_svc.snapshots.disk_prefix_cache import DiskPrefixCache
 from inference_svc.snapshots.store import SnapshotStore
@@ -58,7 +59,8 @@ def main(pipe_fd: int) -> None:
     if served is not None:
         engine = served.engine
         make_snapshot_io = partial(SnapshotIO, served, store)
-        make_offloader = partial(PrefixOffloader, served, DiskPrefixCache(config.archive))
+        archive = DiskPrefixCache(config.archive, cell_layout)
+        make_offloader = partial(PrefixOffloader, served, archive)
     if config.stream_interval_s is None:
         frontend = FrontendLoad(partial(has_unread, pipe))
         outbox = OutputBatcher(MOST_DELAY_S, frontend.is_behind)

@@ -25,7 +25,10 @@ from svc_kit.errors import DomainError
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 MIN_GROWTH = 256
-_GROWTH = 10
+_GROWTH = 40
+_MAX_LENGTHS = 3
+"""How many lengths of a conversation stay on disk if its states cannot be cut. The next prompt may
+differ from the last one's end, as templates render a turn differently once it is not the last."""
 _THREAD = "disk prefix cache"
 _MAX_UNWRITTEN_BYTES = 256 << 20
 """Limit of the states queued for the disk; prefixes evicted beyond it are lost."""
@@ -218,11 +221,7 @@ class PrefixOffloader:
             )
             return False
         snapshot = self._make_snapshot(prefix, self._fingerprint.model)
-        replaced = [
-            other.snapshot_id
-            for other in self._archived()
-            if other.kept_for == prefix.kept_for and _covers(prefix, other)
-        ]
+        replaced = self._replaced_by(prefix)
         self._unwritten_bytes += size
         self._unwritten[snapshot.snapshot_id] = self._without_cells(snapshot)
 
@@ -236,6 +235,15 @@ class PrefixOffloader:
         save = partial(_timed, self._cache.save, snapshot, prefix.state, replaced)
         self._writes.run(_THREAD, save, end, lambda _: end(None))
         return True
+
+    def _replaced_by(self, prefix: SavedPrefix) -> set[str]:
+        """The files of the owner that a prefix replaces: those that it covers and, as states that
+        cannot be cut cover none, those that it continues but for the longest."""
+        owned = [each for each in self._archived() if each.kept_for == prefix.kept_for]
+        continued = [each for each in owned if _continues(prefix, each)]
+        continued.sort(key=lambda each: len(each.tokens), reverse=True)
+        covered = [each for each in owned if _covers(prefix, each)]
+        return {each.snapshot_id for each in (*covered, *continued[_MAX_LENGTHS - 1 :])}
 
     def after_writes(self, then: Callable[[], None]) -> None:
         """Call `then` when everything that is queued has been written."""
@@ -257,7 +265,7 @@ class PrefixOffloader:
 
 def least_growth(num_tokens: int) -> int:
     """How many tokens of a prefix must not be on disk, so that it is written again while it grows:
-    a tenth of it. Over its life this writes its last size eleven times at most."""
+    a fortieth of it, since its new cells are written, but all of them are copied and hashed."""
     return max(MIN_GROWTH, num_tokens // _GROWTH)
 
 
@@ -265,6 +273,11 @@ def _timed(work: Callable[..., T], *arguments: object) -> tuple[T, float]:
     """The result of the work, and the seconds that it took."""
     started = time.monotonic()
     return work(*arguments), time.monotonic() - started
+
+
+def _continues(one: SavedPrefix, other: SavedPrefix) -> bool:
+    """Whether `one` starts with all tokens of `other`."""
+    return one.key == other.key and one.tokens[: len(other.tokens)] == other.tokens
 
 
 def _covers(one: SavedPrefix, other: SavedPrefix) -> bool:

@@ -1,7 +1,13 @@
-"""Converts the saved state of a sequence to a context with another number of slots."""
+"""The structure of saved states: where their cells are, and how they fit a context with another
+number of slots.
+"""
 
 import struct
+from contextlib import suppress
 from typing import NamedTuple
+
+from inference_svc.engine.saved_state import CellArray, CellLayout
+from inference_svc.llama.grid_positions import split_chunks
 
 HEAD_BYTES = 8  # magic and sequence id
 _COUNT = struct.Struct("<I")
@@ -10,6 +16,7 @@ _LAYOUT = struct.Struct("<II")  # whether values are transposed, and the number 
 _ROW = struct.Struct("<iQ")  # type and bytes of a cell's keys or values
 _COLUMN = struct.Struct("<iII")  # type, bytes of a number, numbers of a cell
 _CELL_BYTES = 12  # position, number of sequences, sequence
+_GRID_CELL_BYTES = _CELL_BYTES + 8  # also row and column, with M-RoPE
 LENGTHS_BYTES = _LENGTHS.size
 
 
@@ -39,24 +46,55 @@ def cache_lengths(whole: int, partial: int, *, recurrent: bool, hybrid: bool) ->
 def window_length(state: bytearray, at: int) -> int:
     """The bytes of the cache at `at`, which has keys and values of all its layers. The sizes of a
     state do not say it where a recurrent part follows."""
-    start = at
-    streams = _read_count(state, at, len(state))
+    return _read_cache(state, at, len(state), _CELL_BYTES).end - at
+
+
+def cell_layout(state: bytearray) -> CellLayout | None:
+    """Where a state has the keys and values of its cells; None if it has no cache with all of them,
+    or one that is read otherwise. Those of a window are not among them."""
+    state, _ = split_chunks(state)
+    if len(state) < HEAD_BYTES + LENGTHS_BYTES:
+        return None
+    end = HEAD_BYTES + _LENGTHS.unpack_from(state, len(state) - LENGTHS_BYTES)[0]
+    for cell_bytes in (_CELL_BYTES, _GRID_CELL_BYTES):
+        with suppress(StateMismatch):
+            cache = _read_cache(state, HEAD_BYTES, end, cell_bytes)
+            if cache.end == end and cache.layout.cell_bytes:
+                return cache.layout
+    return None
+
+
+class _Cache(NamedTuple):
+    layout: CellLayout
+    end: int
+
+
+def _read_cache(state: bytearray, at: int, end: int, cell_bytes: int) -> _Cache:
+    """Read the structure of the cache at `at`, which ends at `end` or before: first the keys of all
+    its layers, then their values, which some models lack."""
+    streams = _read_count(state, at, end)
     at += _COUNT.size
-    for _ in range(streams):
-        cells = _read_count(state, at, len(state))
+    layout = CellLayout(0, ())
+    for stream in range(streams):
+        cells = _read_count(state, at, end)
         at += _COUNT.size
         if not cells:
             continue
-        at += cells * _CELL_BYTES
-        is_transposed, layers = _LAYOUT.unpack_from(state, at)
+        at += cells * cell_bytes
+        is_transposed, layers = _read(_LAYOUT, state, at, end)
         at += _LAYOUT.size
-        for number in range(2 * layers):
-            if is_transposed and number >= layers:
-                _, size, count = _COLUMN.unpack_from(state, at)
-                at += _COLUMN.size + cells * size * count
+        arrays, last = list[CellArray](), end - _COUNT.size * (streams - 1 - stream)
+        while len(arrays) < layers or (len(arrays) < 2 * layers and at != last):
+            if is_transposed and len(arrays) >= layers:
+                _, size, rows = _read(_COLUMN, state, at, end)
+                at += _COLUMN.size
             else:
-                at += _ROW.size + cells * _ROW.unpack_from(state, at)[1]
-    return at - start
+                rows, size = 1, _read(_ROW, state, at, end)[1]
+                at += _ROW.size
+            arrays.append(CellArray(at, rows, size))
+            at += rows * cells * size
+        layout = CellLayout(cells, tuple(arrays))
+    return _Cache(layout, at)
 
 
 def write_lengths(state: bytearray, lengths: CacheLengths) -> None:
@@ -101,7 +139,12 @@ def _used_stream(cache: memoryview) -> memoryview:
 
 
 def _read_count(data: bytearray | memoryview, at: int, end: int) -> int:
-    if at + _COUNT.size > end:
+    return _read(_COUNT, data, at, end)[0]
+
+
+def _read(
+    fields: struct.Struct, data: bytearray | memoryview, at: int, end: int
+) -> tuple[int, ...]:
+    if at + fields.size > min(end, len(data)):
         raise StateMismatch("the state is too short")
-    value: int = _COUNT.unpack_from(data, at)[0]
-    return value
+    return fields.unpack_from(data, at)

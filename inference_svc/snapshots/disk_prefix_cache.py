@@ -1,17 +1,19 @@
 """The disk prefix cache: prefixes of stored objects and, where the settings allow it, of the
 stateless requests of projects.
 
-A file that is damaged or has the format of another release is deleted; its prefix is recomputed.
+Their cells are in blocks, so that what prefixes have in common is stored once. A file that is
+damaged or has the format of another release is deleted; its prefix is recomputed.
 """
 
 import logging
 import math
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
 from inference_svc.engine.request import is_of_project
+from inference_svc.engine.saved_state import CellLayout
 from inference_svc.snapshots.snapshot import Fingerprint, Snapshot
 from inference_svc.snapshots.store import FolderLimits, FolderUsage, SnapshotStore
 from svc_kit.errors import SnapshotCorrupt, SnapshotIncompatible, SnapshotNotFound
@@ -30,8 +32,14 @@ class DiskPrefixCache:
     """The folder of cached prefixes. One thread at a time may use an instance; engines of other
     models may share the folder. All methods raise `StorageFailed`."""
 
-    def __init__(self, limits: FolderLimits) -> None:
+    def __init__(
+        self,
+        limits: FolderLimits,
+        cell_layout: Callable[[bytearray], CellLayout | None] = lambda _: None,
+    ) -> None:
+        """`cell_layout` says where a state has its cells; None if that is not known."""
         self.limits = limits
+        self._cell_layout = cell_layout
         self._store = SnapshotStore(limits)
 
     @property
@@ -51,7 +59,7 @@ class DiskPrefixCache:
 
     def save(self, snapshot: Snapshot, state: bytearray, replaced: Collection[str]) -> SaveResult:
         """Write a prefix and delete the `replaced` ones. Raises `SnapshotTooLarge`."""
-        num_evicted = self._store.save(snapshot, state)
+        num_evicted = self._store.save(snapshot, state, self._cell_layout(state))
         self._store.drop(replaced)
         return SaveResult(frozenset(self._store.ids()), num_evicted)
 

@@ -4,7 +4,7 @@
     metadata  JSON
     tokens    prompt and output, 32 bits each
     digest    of all above
-    state     the KV cells, as serialized by llama.cpp
+    state     the KV cells, as serialized by llama.cpp; in format 2 without those in blocks
     digest    of the digest above and the state
 
 Sizes are checked before anything is read, digests before anything is used.
@@ -19,11 +19,13 @@ from dataclasses import astuple
 from io import BufferedIOBase
 from typing import Any
 
-from inference_svc.engine.saved_state import Origin
+from inference_svc.engine.saved_state import CellArray, CellLayout, Origin
+from inference_svc.snapshots.cell_blocks import BlockDamaged, BlockFolder, CellBlocks, join_blocks
 from inference_svc.snapshots.snapshot import Fingerprint, Snapshot
 from svc_kit.errors import SnapshotCorrupt, SnapshotIncompatible
 
-FORMAT = 1
+FORMAT = 2
+_FORMAT_WITHOUT_BLOCKS = 1
 MAX_METADATA_BYTES = 16 << 20
 MAX_TOKENS = 4 << 20
 DIGEST_BYTES = 32
@@ -40,15 +42,23 @@ def file_bytes(snapshot: Snapshot) -> int:
 
 def write(file: BufferedIOBase, snapshot: Snapshot, state: bytearray, secret: bytes) -> None:
     """Write a snapshot and its KV cells; `secret` is the key of the digests."""
-    write_parts(file, _encode_metadata(snapshot), snapshot.origin.tokens, state, secret)
+    metadata, version = _encode_metadata(snapshot), FORMAT
+    if snapshot.blocks is None:
+        version = _FORMAT_WITHOUT_BLOCKS
+    write_parts(file, version, metadata, snapshot.origin.tokens, state, secret)
 
 
 def write_parts(
-    file: BufferedIOBase, metadata: bytes, tokens: "array[int]", state: bytearray, secret: bytes
+    file: BufferedIOBase,
+    version: int,
+    metadata: bytes,
+    tokens: "array[int]",
+    state: bytearray,
+    secret: bytes,
 ) -> None:
-    """Write a file from encoded metadata."""
+    """Write a file of a format from encoded metadata."""
     sizes = (len(metadata), len(tokens), len(state))
-    head = _HEAD.pack(_MAGIC, FORMAT, _key_id(secret), *sizes)
+    head = _HEAD.pack(_MAGIC, version, _key_id(secret), *sizes)
     digest = hashlib.blake2b(key=secret, digest_size=DIGEST_BYTES)
     for part in (head, metadata, tokens.tobytes()):
         digest.update(part)
@@ -60,12 +70,20 @@ def write_parts(
 
 
 class SnapshotReader:
-    """Reads and verifies the open file of a snapshot, `size` bytes long."""
+    """Reads and verifies the open file of a snapshot, `size` bytes long, and its blocks."""
 
-    def __init__(self, file: BufferedIOBase, size: int, snapshot_id: str, secret: bytes) -> None:
+    def __init__(
+        self,
+        file: BufferedIOBase,
+        size: int,
+        snapshot_id: str,
+        secret: bytes,
+        folder: BlockFolder,
+    ) -> None:
         """Read the metadata. Raises `SnapshotCorrupt`, or `SnapshotIncompatible` if the file has
         the format of another release."""
         self._file = file
+        self._folder = folder
         self._id = snapshot_id
         self._secret = secret
         head = file.read(_HEAD.size)
@@ -85,7 +103,16 @@ class SnapshotReader:
         if self._file.readinto(state) != len(state):
             raise self._corrupt("truncated")
         self._check_digest(_state_digest(self._digest, state, self._secret))
-        return state
+        blocks = self.snapshot.blocks
+        return state if blocks is None else self._join_blocks(state, blocks)
+
+    def _join_blocks(self, rest: bytearray, blocks: CellBlocks) -> bytearray:
+        key, secret = self.snapshot.key, self._secret
+        try:
+            contents = (self._folder.read(name, key, secret) for name in blocks.names)
+            return join_blocks(rest, contents, blocks.layout)
+        except (BlockDamaged, ValueError) as problem:
+            raise self._corrupt("altered") from problem
 
     def _parse_head(self, head: bytes, size: int) -> tuple[int, int, int]:
         """Return the sizes of metadata (bytes), tokens and state (bytes)."""
@@ -94,7 +121,7 @@ class SnapshotReader:
         if len(head) < _HEAD.size:
             raise self._corrupt("truncated")
         _, version, key_id, metadata_bytes, num_tokens, state_bytes = _HEAD.unpack(head)
-        if version != FORMAT:
+        if version not in (FORMAT, _FORMAT_WITHOUT_BLOCKS):
             raise SnapshotIncompatible(
                 snapshot=self._id, aspect="format", expected=str(FORMAT), found=str(version)
             )
@@ -147,25 +174,25 @@ def _state_digest(first: bytes, state: bytearray, secret: bytes) -> bytes:
 
 def _encode_metadata(snapshot: Snapshot) -> bytes:
     origin = snapshot.origin
-    return json.dumps(
-        {
-            "id": snapshot.snapshot_id,
-            "created_at": snapshot.created_at,
-            "model": snapshot.model,
-            "fingerprint": astuple(snapshot.fingerprint),
-            "key": snapshot.key.hex(),
-            "num_computed": snapshot.num_computed,
-            "whole": snapshot.whole,
-            "request_id": origin.request_id,
-            "choice": origin.choice,
-            "project": origin.project,
-            "num_prompt": origin.num_prompt,
-            "recipe": origin.recipe,
-            "hidden": origin.hidden,
-            "adapters": origin.adapters,
-            "kept_for": snapshot.kept_for,
-        }
-    ).encode()
+    blocks = {} if snapshot.blocks is None else {"blocks": snapshot.blocks}
+    metadata = {
+        "id": snapshot.snapshot_id,
+        "created_at": snapshot.created_at,
+        "model": snapshot.model,
+        "fingerprint": astuple(snapshot.fingerprint),
+        "key": snapshot.key.hex(),
+        "num_computed": snapshot.num_computed,
+        "whole": snapshot.whole,
+        "request_id": origin.request_id,
+        "choice": origin.choice,
+        "project": origin.project,
+        "num_prompt": origin.num_prompt,
+        "recipe": origin.recipe,
+        "hidden": origin.hidden,
+        "adapters": origin.adapters,
+        "kept_for": snapshot.kept_for,
+    }
+    return json.dumps(metadata | blocks).encode()
 
 
 def _decode_metadata(metadata: dict[str, Any], tokens: "array[int]", state_bytes: int) -> Snapshot:
@@ -190,4 +217,12 @@ def _decode_metadata(metadata: dict[str, Any], tokens: "array[int]", state_bytes
         origin=origin,
         state_bytes=state_bytes,
         kept_for=metadata.get("kept_for", ""),  # absent from files of the first release
+        blocks=_decode_blocks(*metadata["blocks"]) if "blocks" in metadata else None,
+    )
+
+
+def _decode_blocks(names: list[str], layout: list[Any]) -> CellBlocks:
+    num_cells, arrays = layout
+    return CellBlocks(
+        tuple(names), CellLayout(num_cells, tuple(CellArray(*array) for array in arrays))
     )

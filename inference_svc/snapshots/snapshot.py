@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 from inference_svc.engine.saved_state import Origin, SavedPrefix
+from inference_svc.snapshots.cell_blocks import CellBlocks
 from svc_kit.errors import SnapshotIncompatible
 
 
@@ -32,10 +33,10 @@ class RestoreTarget(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """A saved sequence without its KV cells. The first `num_computed` tokens have cells, which take
-    `state_bytes`. `whole`, whether there is a length to which they cannot be truncated, is written
-    but not used: earlier releases ignored sliding windows. `key` is the cache key (tenant),
-    `created_at` is Unix time in seconds. `kept_for` is the id of the stored object, for a prefix of
-    the disk prefix cache."""
+    `state_bytes` in its file. `whole`, whether there is a length to which they cannot be truncated,
+    is written but not used: earlier releases ignored sliding windows. `key` is the cache key
+    (tenant), `created_at` is Unix time in seconds. `kept_for` is the id of the stored object, for a
+    prefix of the disk prefix cache, most of whose cells are in `blocks`."""
 
     snapshot_id: str
     created_at: float
@@ -47,6 +48,7 @@ class Snapshot:
     origin: Origin
     state_bytes: int
     kept_for: str = ""
+    blocks: CellBlocks | None = None
 
     def saved_prefix(self, state: bytearray, min_tokens: int) -> SavedPrefix:
         """Return the prefix with these KV cells, which serves `min_tokens` or more of them."""

@@ -1,4 +1,6 @@
-"""The folder of snapshots: files of mode 0600, written atomically, evicted by least recent use.
+"""The folder of snapshots: files of mode 0600, written atomically, evicted by least recent use. A
+folder beside them has the blocks of cells of the disk prefix cache, each as long as a snapshot
+needs it.
 
 All state is in the folder, so engine processes may share it.
 """
@@ -11,14 +13,28 @@ import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BufferedReader, BufferedWriter
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
+from inference_svc.engine.saved_state import CellLayout
+from inference_svc.snapshots.cell_blocks import (
+    BLOCK_TOKENS,
+    BlockFolder,
+    name_blocks,
+    without_blocks,
+)
 from inference_svc.snapshots.file_format import SnapshotReader, file_bytes, write
 from inference_svc.snapshots.snapshot import Snapshot
-from svc_kit.errors import SnapshotCorrupt, SnapshotNotFound, SnapshotTooLarge, StorageFailed
+from svc_kit.errors import (
+    SnapshotCorrupt,
+    SnapshotIncompatible,
+    SnapshotNotFound,
+    SnapshotTooLarge,
+    StorageFailed,
+)
 from svc_kit.local_files import open_regular, own_files
 
 log = logging.getLogger(__name__)
@@ -69,10 +85,12 @@ class SnapshotStore:
         self._limits = limits
         self._write_file = write
         self._cached_key = b""
+        self._blocks = BlockFolder(limits.path / "blocks")
+        self._block_names: dict[str, tuple[str, ...]] = {}  # of snapshots that have been read
 
-    def save(self, snapshot: Snapshot, state: bytearray) -> int:
-        """Write a snapshot; returns the number of evicted ones. Raises `SnapshotTooLarge` or
-        `StorageFailed`."""
+    def save(self, snapshot: Snapshot, state: bytearray, layout: CellLayout | None = None) -> int:
+        """Write a snapshot, with a `layout` as blocks of cells; returns the number of evicted ones.
+        Raises `SnapshotTooLarge` or `StorageFailed`."""
         size = file_bytes(snapshot)
         limit = self._limits.max_bytes if self._limits.max_files else 0
         if size > limit:
@@ -83,11 +101,21 @@ class SnapshotStore:
                 setting="snapshots.max_mib",
             )
         with _convert_os_errors():
-            secret = self._load_key()
+            secret, rest = self._load_key(), state
+            if layout is not None and layout.num_cells >= BLOCK_TOKENS:
+                rest = without_blocks(state, layout)
+                blocks = name_blocks(state, layout, snapshot.key, secret)
+                snapshot = replace(snapshot, state_bytes=len(rest), blocks=blocks)
             with self._locked() as folder:
-                num_evicted = self._evict(size)
-                with _atomic_file(self._path(snapshot.snapshot_id)) as file:
-                    self._write_file(file, snapshot, state, secret)
+                num_evicted = self._evict(snapshot)
+                try:
+                    if snapshot.blocks is not None:
+                        self._blocks.write(snapshot.blocks, state)
+                    with _atomic_file(self._path(snapshot.snapshot_id)) as file:
+                        self._write_file(file, snapshot, rest, secret)
+                except OSError:
+                    self._delete_unused()
+                    raise
                 os.fsync(folder)
         return num_evicted
 
@@ -111,7 +139,8 @@ class SnapshotStore:
             return self._reader(file, snapshot_id).snapshot
 
     def _reader(self, file: BufferedReader, snapshot_id: str) -> SnapshotReader:
-        return SnapshotReader(file, os.fstat(file.fileno()).st_size, snapshot_id, self._load_key())
+        size = os.fstat(file.fileno()).st_size
+        return SnapshotReader(file, size, snapshot_id, self._load_key(), self._blocks)
 
     def drop(self, snapshot_ids: Iterable[str]) -> int:
         """Delete snapshots; returns how many existed. Raises `StorageFailed`."""
@@ -121,16 +150,20 @@ class SnapshotStore:
                 if _ID.fullmatch(snapshot_id) and _is_regular(self._path(snapshot_id)):
                     self._path(snapshot_id).unlink(missing_ok=True)
                     count += 1
+            if count and self._blocks.exists:
+                self._load_key()
+                with self._locked():
+                    self._delete_unused()
         return count
 
     @property
     def usage(self) -> FolderUsage:
-        """Current usage; zero if the folder cannot be read."""
+        """Current usage, with blocks; zero if the folder cannot be read."""
         try:
             sizes = [status.st_size for _, status in self._files()]
+            return FolderUsage(len(sizes), sum(sizes) + self._blocks.num_bytes)
         except OSError:
-            sizes = []
-        return FolderUsage(len(sizes), sum(sizes))
+            return FolderUsage(0, 0)
 
     def _load_key(self) -> bytes:
         """The folder's key. The first call creates the folder, and deletes files that a crash left
@@ -141,6 +174,7 @@ class SnapshotStore:
                 for unfinished in own_files(self._limits.path, _LEFT):
                     unfinished.unlink(missing_ok=True)
                 self._cached_key = self._read_or_create_key()
+                self._delete_unused()
         return self._cached_key
 
     @contextmanager
@@ -177,18 +211,39 @@ class SnapshotStore:
                 files.append((path, path.lstat()))
         return sorted(files, key=lambda entry: entry[1].st_mtime_ns)
 
-    def _evict(self, size: int) -> int:
-        """Delete the least recently used files until `size` bytes fit; returns their number."""
+    def _evict(self, new: Snapshot) -> int:
+        """Delete the least recently used files until a new one fits; returns their number."""
+        size, kept = file_bytes(new), tuple[str, ...]()
+        if new.blocks is not None:
+            size, kept = size + self._blocks.missing_bytes(new.blocks), new.blocks.names
         files = self._files()
-        total = sum(status.st_size for _, status in files)
-        for num_evicted, (path, status) in enumerate(files):
-            num_files = len(files) - num_evicted
-            if num_files < self._limits.max_files and total + size <= self._limits.max_bytes:
+        for num_evicted, (path, _) in enumerate(files):
+            usage = self.usage
+            num_files, num_bytes = usage.num_files + 1, usage.num_bytes + size
+            if num_files <= self._limits.max_files and num_bytes <= self._limits.max_bytes:
                 return num_evicted
             log.info("evicting snapshot %s", path.stem)
             path.unlink(missing_ok=True)
-            total -= status.st_size
+            self._delete_unused(kept)
         return len(files)
+
+    def _delete_unused(self, kept: Iterable[str] = ()) -> None:
+        """Delete the blocks that no snapshot has, except some. The folder must be locked."""
+        if self._blocks.exists:
+            known = self._block_names
+            ids = [path.stem for path, _ in self._files()]
+            self._block_names = {
+                each: known[each] if each in known else self._read_names(each) for each in ids
+            }
+            self._blocks.delete_others({*kept, *chain(*self._block_names.values())})
+
+    def _read_names(self, snapshot_id: str) -> tuple[str, ...]:
+        """The names of a snapshot's blocks; of none if its file is damaged."""
+        try:
+            blocks = self.describe(snapshot_id).blocks
+        except (SnapshotCorrupt, SnapshotIncompatible, SnapshotNotFound):
+            blocks = None
+        return () if blocks is None else blocks.names
 
     def _read_or_create_key(self) -> bytes:
         """Read the folder's key, or create one, which invalidates all existing snapshots."""

@@ -104,6 +104,20 @@ def test_snapshots_are_found_by_their_id_and_verified_with_the_key_beside_them(
         assert reader.read_state() == b"\1\2\3\4"
 
 
+def test_the_cells_of_a_snapshot_are_in_blocks_named_by_their_digests(tmp_path: Path) -> None:
+    """The files are as the release after 0.2 wrote them, the first with blocks."""
+    stored = golden("formats")
+    write(tmp_path / "key", SECRET)
+    write(tmp_path / f"{SNAPSHOT_ID}.snapshot", bytes.fromhex(stored["snapshot with a block"]))
+    block = write(tmp_path / "blocks" / stored["name of its block"], bytes(range(256)))
+
+    store = SnapshotStore(FolderLimits(tmp_path, 2**20, 10))
+
+    with store.open(SNAPSHOT_ID) as reader:
+        assert reader.read_state() == bytes([1, *range(256), 2, 3])
+    assert block.exists()
+
+
 def test_models_that_operators_added_are_in_a_file(tmp_path: Path) -> None:
     """It is read, and written, as the release wrote it that began it."""
     path = Path(__file__).with_name("added_models.json")

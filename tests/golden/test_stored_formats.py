@@ -70,6 +70,7 @@ from svc_kit.metrics import (
 )
 from svc_kit.settings.groups import ServiceSettings
 from tests.architecture.test_house_rules import ROOT, product_files
+from tests.support.snapshots import NO_BLOCKS
 
 GOLDEN: Final = Path(__file__).parent
 DOCUMENTS: Final[dict[str, TypeAdapter[Any]]] = {
@@ -368,7 +369,7 @@ def test_what_an_earlier_release_wrote_is_read() -> None:
     """Page tokens, encrypted texts, packed columns and snapshots."""
     stored = golden("formats")
     file = bytes.fromhex(stored["snapshot file"])
-    reader = SnapshotReader(io.BytesIO(file), len(file), "snap_1", SECRET)
+    reader = SnapshotReader(io.BytesIO(file), len(file), "snap_1", SECRET, NO_BLOCKS)
     tokens = PageTokens(b"k" * 32)
 
     assert reader.snapshot == SNAPSHOT

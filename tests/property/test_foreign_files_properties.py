@@ -42,6 +42,7 @@ from tests.support.snapshots import make_snapshot
 from tests.support.trees import tree
 
 HEX = "0123456789abcdef"
+BLOCK = HEX * 3
 KEY, DIGEST, SNAPSHOT, ADDED = HEX * 2, HEX * 4, f"snap_{HEX}01234567", "f" * 32
 BACKUP, KILLED = "20200101T000000.000000Z", "20200102T000000.000000Z"
 REPORT = str(UUID(int=7))
@@ -74,6 +75,9 @@ PLACES = {
     "snapshots": Place(
         r"snap_[0-9a-f]{24}\.(snapshot|unfinished)|key(\.unfinished)?",
         (f"{SNAPSHOT}.snapshot", f"{SNAPSHOT}.unfinished", "key.unfinished"),
+    ),
+    "snapshots/blocks": Place(
+        r"[0-9a-f]{48}\.(block|unfinished)", (f"{BLOCK}.block", f"{BLOCK}.unfinished")
     ),
     "adapters": Place(
         r"[0-9a-f]{64}\.gguf|incoming-[0-9a-f]{16}", (f"{DIGEST}.gguf", f"incoming-{HEX}")
@@ -135,6 +139,7 @@ def write_own(root: Path) -> list[Path]:
         *(root / "backups" / "blobs" / name / DIGEST for name in ("01", "incoming")),
         root / "snapshots" / f"{SNAPSHOT}.snapshot",
         root / "snapshots" / f"{SNAPSHOT}.unfinished",
+        *(root / "snapshots" / "blocks" / f"{BLOCK}.{end}" for end in ("block", "unfinished")),
         root / "adapters" / f"{DIGEST}.gguf",
         root / "adapters" / f"incoming-{HEX}",
         root / "marks" / f"{DIGEST}.loading",

@@ -3,10 +3,13 @@ one."""
 
 import os
 import signal
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final
 
+import grpc
 from corral.inference.v1 import engine_service_pb2 as engine_pb
 from corral.inference.v1 import generation_pb2 as generation
 from corral.inference.v1 import inference_service_pb2 as pb
@@ -14,7 +17,10 @@ from corral.inference.v1 import load_pb2 as load_pb
 
 from control_svc.base.ids import IdSource
 from control_svc.inference.prefix_cleanup import PrefixCleanup
-from tests.support.rpc import Answer, Rpc, call_error, gather, options, read_error
+from inference_svc.engine.request import project_archive
+from inference_svc.snapshots.store import FolderLimits, SnapshotStore
+from svc_kit.errors import SnapshotCorrupt, SnapshotNotFound
+from tests.support.rpc import Answer, Rpc, gather, options, parse_error, read_error
 from tests.support.services import MODEL
 
 NO_ARCHIVE: Final = PrefixCleanup(IdSource(lambda: datetime.now(UTC)), is_used=False)
@@ -22,6 +28,19 @@ WORDS: Final = range(300, 900)
 TURN: Final = 250
 """Number of tokens of a prompt. `ROOM` has memory for one saved prefix of this size."""
 ROOM: Final = {"engine.slots": 1, "engine.saved_prefix_mib": 1}
+
+
+def archived_tokens(directory: Path, project: str | None = None) -> list[int]:
+    """The number of tokens in each file of a running Corral, of all or of a project's stateless
+    requests."""
+    store = SnapshotStore(FolderLimits(directory / "data" / "snapshots" / "archive", 0, 0))
+    counts = []
+    for snapshot_id in store.ids():
+        with suppress(SnapshotNotFound, SnapshotCorrupt):  # a longer one has just replaced it
+            snapshot = store.describe(snapshot_id)
+            if project is None or snapshot.kept_for == project_archive(project):
+                counts.append(snapshot.num_computed)
+    return counts
 
 
 @dataclass(frozen=True)
@@ -81,7 +100,11 @@ class Caller:
         assert (await read_error(stream)).reason == "ENGINE_RESTARTING"
 
     async def wait_for_model_digest(self) -> None:
-        """Wait until the digest of the model is known, as every restore does."""
+        """Wait until the digest of the model is known, as every restore does. Raises
+        grpc.aio.AioRpcError while the engine is down."""
         request = engine_pb.RestoreSnapshotRequest(snapshot_id=f"snap_{'0' * 24}")
-        call = self.rpc.engine.RestoreSnapshot(request, metadata=self.metadata("red"))
-        assert (await call_error(call)).reason == "SNAPSHOT_NOT_FOUND"
+        try:
+            await self.rpc.engine.RestoreSnapshot(request, metadata=self.metadata("red"))
+        except grpc.aio.AioRpcError as error:
+            if parse_error(error).reason != "SNAPSHOT_NOT_FOUND":
+                raise

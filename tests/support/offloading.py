@@ -7,6 +7,7 @@ from typing import Any
 from inference_svc.engine.batch import NativeLimits
 from inference_svc.engine.events import Started, TierLoad
 from inference_svc.engine.request import ArchiveOwner, DropCachedPrefixes, SequenceRequest
+from inference_svc.engine.saved_state import CellArray, CellLayout
 from inference_svc.engine_client.messages import SnapshotDone
 from inference_svc.engine_process.file_thread import FileDone
 from inference_svc.engine_process.prefix_offload import PrefixOffloader
@@ -36,11 +37,13 @@ class OffloadBench:
         saved_bytes: int = SAVED_BYTES,
         slot_tokens: int = LIMITS.slot_tokens,
         limits: NativeLimits = LIMITS,
+        window: int | None = None,
     ) -> None:
-        self.engine = EngineBench(FakeBackend(limits), saved_bytes=saved_bytes)
+        backend = FakeBackend(limits, window=window)
+        self.engine = EngineBench(backend, saved_bytes=saved_bytes)
         self.finished: SimpleQueue[FileDone] = SimpleQueue()
         served = ServedEngine("m", self.engine.engine, FINGERPRINT, slot_tokens)
-        cache = DiskPrefixCache(FolderLimits(folder, max_bytes, max_files))
+        cache = DiskPrefixCache(FolderLimits(folder, max_bytes, max_files), cell_layout)
         self.results: list[SnapshotDone] = []
         self.offloader = PrefixOffloader(served, cache, self.finished.put, self.results.append)
         self._ids = iter(range(1000))
@@ -87,6 +90,11 @@ class OffloadBench:
         for prompt in OTHER_PROMPTS:
             self.run(prompt)
         self.drop("nobody")
+
+
+def cell_layout(state: bytearray) -> CellLayout:
+    """That of the fake backend, which writes the start of a window as another cell."""
+    return CellLayout(len(state) // 4, (CellArray(0, 1, 4),))
 
 
 def files(folder: Path) -> list[Path]:

@@ -1,19 +1,23 @@
 """Builders of snapshots and snapshot files."""
 
+import os
 from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 from inference_svc.engine.engine import Engine
 from inference_svc.engine.saved_state import Origin, SavedPrefix
+from inference_svc.snapshots.cell_blocks import BlockFolder
 from inference_svc.snapshots.file_format import SnapshotReader, write
 from inference_svc.snapshots.snapshot import Fingerprint, RestoreTarget, Snapshot
 
 SECRET = bytes(range(100, 132))
 FINGERPRINT = Fingerprint("llama", "d1", "f16/f16", "1.2.3")
 TARGET = RestoreTarget(FINGERPRINT, frozenset(), slot_tokens=64)
+NO_BLOCKS = BlockFolder(Path(os.devnull))
 SNAPSHOT_ID = f"snap_{'a1' * 12}"
 
 
@@ -55,7 +59,7 @@ def read(
     data: bytes, snapshot_id: str = SNAPSHOT_ID, secret: bytes = SECRET
 ) -> tuple[Snapshot, bytes]:
     """Read a file's snapshot and state. Raises as `SnapshotReader`."""
-    reader = SnapshotReader(BytesIO(data), len(data), snapshot_id, secret)
+    reader = SnapshotReader(BytesIO(data), len(data), snapshot_id, secret, NO_BLOCKS)
     return reader.snapshot, bytes(reader.read_state())
 
 

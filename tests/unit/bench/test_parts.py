@@ -24,6 +24,7 @@ from bench.parts import (
     soak,
     tokens,
     upstream,
+    warm,
 )
 from bench.parts.upstream import FULL_SPEED, GRPC, OWN_ENGINE, PACED
 from bench.paths import SCHEMAS
@@ -285,3 +286,23 @@ def test_corral_in_front_of_an_engine_has_targets_for_speed_and_first_token() ->
 
     assert [result.ratio for result in results] == [0.96, 1.04, 0.98, 1.06]
     assert [result.is_met for result in results] == [False, True, True, False]
+
+
+def test_a_first_token_after_a_restart_may_take_a_tenth() -> None:
+    """Of a full prefill; and no more than llama-server takes with its file."""
+    measurements = [
+        Measurement(load, 0, system, value)
+        for load, system, value in (
+            (warm.COLD, "corral", 1000.0),
+            (warm.WARM, "corral", 90.0),
+            (warm.WARM, warm.SLOT_FILE, 80.0),
+            (warm.COST, "corral", 10.1),
+            (warm.COST, warm.STORED, 10.0),
+        )
+    ]
+
+    share, slot_file, cost = warm.conclude(measurements)
+
+    assert (share.ratio, share.is_met) == (0.09, True)
+    assert (slot_file.ratio, slot_file.is_met) == (1.125, False)
+    assert (cost.ratio, cost.is_met) == (1.01, True)

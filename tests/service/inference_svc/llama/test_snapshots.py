@@ -15,7 +15,15 @@ from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.sampling_params import Adaptive, Dry, Mirostat, Sampling
 from inference_svc.engine.saved_state import SavedPrefix
 from inference_svc.llama.backend import LlamaBackend
+from inference_svc.llama.state_convert import cell_layout
+from inference_svc.models.placement import Attention, FlashAttention
 from inference_svc.models.sources import BUNDLED_PATH
+from inference_svc.snapshots.cell_blocks import (
+    join_blocks,
+    name_blocks,
+    split_blocks,
+    without_blocks,
+)
 from tests.support.llama_engines import (
     make_engine,
     open_backend,
@@ -99,6 +107,40 @@ def test_a_sequence_continues_in_another_context(model_path: Path, slots: tuple[
     assert (started.cached_tokens, started.source) == (len(PROMPT), CacheSource.DISK)
     assert len(saved_output(prefix)) == CUT
     assert [*saved_output(prefix), *output_tokens(events)] == whole
+
+
+@pytest.mark.parametrize("flash_attention", [FlashAttention.ON, FlashAttention.OFF])
+def test_a_longer_state_has_the_blocks_of_the_shorter_one(
+    model_path: Path, flash_attention: FlashAttention
+) -> None:
+    """With values in rows and in columns, beside a sequence in another slot. States of a window or
+    a recurrent state only are written as a whole."""
+    tokens = random.Random(2).choices(range(3, 259), k=900)
+    states = []
+    sizes: dict[str, Any] = {"slots": 2, "context_tokens": 1024, "batch_tokens": 1024}
+    attention = Attention(flash_attention=flash_attention)
+    with open_backend(model_path, attention=attention, **sizes) as backend:
+        engine = make_engine(backend, chunk_cap=1024, saved_bytes=0)
+        run_engine(engine, make_request(1, [5, 6, 7], max_tokens=200, ignore_eos=True), steps=1)
+        engine.pause(1, paused=True)
+        for number, length in ((2, 600), (3, 900)):
+            events = run_engine(engine, make_request(number, tokens[:length], max_tokens=1))
+            slot = max(range(2), key=backend.slot_length)
+            states.append(backend.save(slot))
+    layouts = [cell_layout(state) for state in states]
+
+    assert select_events(events, Started)[0].cached_tokens == 600
+    if layouts[0] is None or layouts[1] is None:
+        assert layouts == [None, None]
+        assert model_path.stem in ("window", "recurrent")
+        return
+    names = []
+    for state, layout in zip(states, filter(None, layouts), strict=True):
+        blocks = split_blocks(state, layout)
+        assert join_blocks(without_blocks(state, layout), blocks, layout) == state
+        names.append(name_blocks(state, layout, b"project", b"secret").names)
+    assert [len(each) for each in names] == [2, 3]
+    assert names[1][:2] == names[0]
 
 
 HIDDEN = {

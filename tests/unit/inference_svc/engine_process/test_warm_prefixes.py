@@ -18,9 +18,11 @@ OTHER = [200 + i % 50 for i in range(300)]
 class WarmBench(OffloadBench):
     """An engine with one slot of 1,000 tokens, whose model is known."""
 
-    def __init__(self, folder: Path, saved_bytes: int = 10_000) -> None:
+    def __init__(self, folder: Path, saved_bytes: int = 10_000, window: int | None = None) -> None:
         limits = NativeLimits(64, 4, 1, 1000, 300)
-        super().__init__(folder, saved_bytes=saved_bytes, slot_tokens=1000, limits=limits)
+        super().__init__(
+            folder, saved_bytes=saved_bytes, slot_tokens=1000, limits=limits, window=window
+        )
         self.warm = WarmPrefixes(self.engine.engine, self.offloader, self.engine.clock)
         self.run([30] * 10, PROJECT)
 
@@ -73,7 +75,7 @@ def test_a_prefix_is_written_when_the_engine_has_had_no_work_for_a_moment(folder
 
 
 def test_a_running_sequence_is_written_beside_its_work(folder: Path) -> None:
-    """At most every five seconds, and again only when a tenth of it is new."""
+    """At most every five seconds, and again only when 256 tokens of it are new."""
     bench = WarmBench(folder)
     bench.engine.submit(bench.request(LONG, PROJECT, max_tokens=500))
     while bench.engine.engine.running == [] or not bench.engine.engine.is_decoding:
@@ -192,3 +194,36 @@ def test_a_state_larger_than_the_memory_is_not_copied(folder: Path) -> None:
 
     assert bench.archive_all() == 0
     assert not files(folder)
+
+
+def test_conversations_with_the_same_beginning_store_it_once(folder: Path) -> None:
+    """The second one copied it from the first. It stays until both are dropped."""
+    bench, blocks, num_blocks = WarmBench(folder), folder / "blocks", list[int]()
+    for number in (1, 2):
+        bench.run([*LONG, *[number] * 300], f"thread_{number}")
+        bench.settle()
+        num_blocks.append(len(list(blocks.iterdir())))
+    num_files = len(files(folder))
+    bench.drop("thread_1")
+    num_blocks.append(len(list(blocks.iterdir())))
+    other = WarmBench(folder)
+    cached_tokens = other.run([*LONG, *[2] * 300, 9], "thread_3").cached_tokens
+    other.drop("thread_2")
+
+    assert (num_files, num_blocks, cached_tokens) == (2, [2, 3, 2], 700)
+    assert not list(blocks.iterdir())
+
+
+def test_lengths_of_a_state_that_cannot_be_cut_do_not_pile_up(folder: Path) -> None:
+    """The last ones stay, since the end of a turn may be written otherwise in the next one."""
+    bench = WarmBench(folder, window=8)
+    tokens = list(LONG[:100])
+    for number in range(5):
+        tokens += [number] * 70
+        bench.run(tokens, "thread_1", max_tokens=1)
+        bench.archive_all()
+
+    assert len(files(folder)) == 3
+    other = WarmBench(folder, window=8)
+    assert other.run([*tokens[:381], 9, 9], "thread_1").cached_tokens == 380
+    assert other.run([*tokens[:200], 9, 9], "thread_1").cached_tokens == 0

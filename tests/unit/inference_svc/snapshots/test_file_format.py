@@ -7,7 +7,7 @@ from io import BytesIO
 
 import pytest
 
-from inference_svc.snapshots.file_format import MAX_METADATA_BYTES, file_bytes, write_parts
+from inference_svc.snapshots.file_format import FORMAT, MAX_METADATA_BYTES, file_bytes, write_parts
 from inference_svc.snapshots.snapshot import RestoreTarget
 from svc_kit.errors import SnapshotCorrupt, SnapshotIncompatible
 from tests.support.snapshots import (
@@ -95,14 +95,14 @@ def test_the_format_of_another_release_is_refused() -> None:
         read(bytes(data))
 
     error = failure.value
-    assert (error.aspect, error.expected, error.found) == ("format", "1", "9")
+    assert (error.aspect, error.expected, error.found) == ("format", "2", "9")
 
 
 @pytest.mark.parametrize("damage", ["{}", "[]", "nonsense", '{"fingerprint": 5}'])
 def test_incomplete_metadata_with_a_valid_digest_is_altered(damage: str) -> None:
     """A bug in the writer must not crash the reader."""
     file = BytesIO()
-    write_parts(file, damage.encode(), array("i", [5, 6]), bytearray(STATE), SECRET)
+    write_parts(file, FORMAT, damage.encode(), array("i", [5, 6]), bytearray(STATE), SECRET)
 
     assert _fault(file.getvalue()) == "altered"
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from inference_svc.engine.saved_state import CellArray, CellLayout
+from inference_svc.snapshots.cell_blocks import BLOCK_TOKENS
 from inference_svc.snapshots.file_format import file_bytes, write
 from inference_svc.snapshots.snapshot import Snapshot
 from inference_svc.snapshots.store import (
@@ -28,6 +30,8 @@ from tests.support.memory import peak_bytes
 from tests.support.snapshots import make_snapshot
 
 STATE = bytearray(range(40))
+LAYOUT = CellLayout(2 * BLOCK_TOKENS + 9, (CellArray(5, 2, 3),))
+BLOCK_BYTES = 6 * BLOCK_TOKENS
 
 
 @pytest.fixture
@@ -46,6 +50,23 @@ def _save(store: SnapshotStore, count: int = 1) -> list[Snapshot]:
         store.save(snapshot, STATE)
         os.utime(store._path(snapshot.snapshot_id), (age, age))
     return snapshots
+
+
+def _save_blocks(
+    store: SnapshotStore, num_cells: int = LAYOUT.num_cells, first: int = 0, **fields: Any
+) -> Snapshot:
+    """Save a state with so many cells: those of each block are its number, counted from `first`."""
+    numbers = bytes(first + cell // BLOCK_TOKENS for cell in range(num_cells) for _ in range(3))
+    state = bytearray(b"head_" + 2 * numbers + b"tail")
+    snapshot = make_snapshot(new_snapshot_id(), state_bytes=len(state), **fields)
+    store.save(snapshot, state, LAYOUT._replace(num_cells=num_cells))
+    with store.open(snapshot.snapshot_id) as reader:
+        assert reader.read_state() == state
+    return snapshot
+
+
+def _blocks(path: Path) -> list[Path]:
+    return sorted((path / "blocks").iterdir())
 
 
 def _existing(store: SnapshotStore, snapshots: list[Snapshot]) -> list[int]:
@@ -263,3 +284,102 @@ def test_disabled_snapshots_have_typed_errors() -> None:
         store.save(make_snapshot(), STATE)
     with pytest.raises(StorageFailed), store.open(new_snapshot_id()):
         pass
+
+
+def test_a_longer_state_is_stored_as_its_new_cells(path: Path) -> None:
+    """The blocks of the shorter one, of which another store reads it, stay where they are."""
+    store = _store(path)
+    short = _save_blocks(store, 2 * BLOCK_TOKENS + 9)
+    before, blocks = store.usage.num_bytes, _blocks(path)
+    for block in blocks:
+        os.utime(block, (0, 0))
+    _save_blocks(_store(path), 3 * BLOCK_TOKENS)
+
+    assert [block.stat().st_size for block in blocks] == [BLOCK_BYTES] * 2
+    assert [block.stat().st_mtime for block in blocks] == [0, 0]
+    assert len(_blocks(path)) == 3
+    assert store.usage.num_bytes - before < BLOCK_BYTES + 1000
+    with _store(path).open(short.snapshot_id) as reader:
+        assert len(reader.read_state()) == short.state_bytes
+
+
+def test_blocks_stay_as_long_as_a_snapshot_has_them(path: Path) -> None:
+    """Only the owner has access to them."""
+    store = _store(path)
+    short, long = _save_blocks(store), _save_blocks(store, 3 * BLOCK_TOKENS)
+    modes = {stat.S_IMODE(block.stat().st_mode) for block in _blocks(path)}
+    _store(path).drop([short.snapshot_id])
+    after_short = len(_blocks(path))
+    _store(path).drop([long.snapshot_id])
+
+    assert (modes, stat.S_IMODE((path / "blocks").stat().st_mode)) == ({0o600}, 0o700)
+    assert after_short == 3
+    assert _blocks(path) == []
+
+
+def test_blocks_are_evicted_with_their_snapshots(path: Path) -> None:
+    """Those that the new snapshot or another one shares stay."""
+    store = _store(path, max_files=2)
+    snapshots = [_save_blocks(store), _save_blocks(store, first=1)]
+    for age, snapshot in enumerate(snapshots):
+        os.utime(store._path(snapshot.snapshot_id), (age, age))
+    for block in _blocks(path):
+        os.utime(block, (0, 0))
+    _save_blocks(store, 3 * BLOCK_TOKENS)
+    after_one = _existing(store, snapshots)
+    times = [block.stat().st_mtime for block in _blocks(path)]
+    smaller = _store(path, max_bytes=3 * BLOCK_BYTES + 2000)
+    _save_blocks(smaller, first=4)
+
+    assert after_one == [1]
+    assert times == [0, 0, 0]
+    assert _existing(store, snapshots) == []
+    assert len(_blocks(path)) == 2
+    assert smaller.usage.num_files == 1
+
+
+@pytest.mark.parametrize("damage", ["altered", "missing", "truncated"])
+def test_a_damaged_block_makes_its_snapshot_corrupt(path: Path, damage: str) -> None:
+    """It is written again when it is needed."""
+    store = _store(path)
+    snapshot = _save_blocks(store)
+    block = _blocks(path)[0]
+    if damage == "altered":
+        block.write_bytes(b"\x07" + block.read_bytes()[1:])
+    elif damage == "missing":
+        block.unlink()
+    else:
+        os.truncate(block, 100)
+    with (
+        store.open(snapshot.snapshot_id) as reader,
+        pytest.raises(SnapshotCorrupt, match="altered"),
+    ):
+        reader.read_state()
+
+    _save_blocks(store)
+
+
+def test_blocks_that_a_crash_left_are_deleted(path: Path) -> None:
+    """By the next process: unfinished ones, and those whose snapshot was not written."""
+    _save_blocks(_store(path))
+    blocks = _blocks(path)
+    digits = "ab" * 24
+    for name in (f"{digits}.block", f"{digits}.unfinished"):
+        (path / "blocks" / name).write_bytes(b"x")
+    (path / "blocks" / "of somebody else").touch()
+    store = _store(path)
+    _save(store)
+
+    assert _blocks(path) == sorted([*blocks, path / "blocks" / "of somebody else"])
+
+
+def test_a_full_disk_leaves_no_blocks(path: Path) -> None:
+    """Of the snapshot that could not be written."""
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(StorageFailed):
+        _save_blocks(_store(path, write=fail))
+
+    assert _blocks(path) == []
