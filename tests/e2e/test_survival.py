@@ -28,6 +28,12 @@ ENGINE = "inference_svc.engine_process.main"
 FRONTEND = "serve inference"
 
 
+def niceness_of_threads(pid: int) -> Counter[int]:
+    """How many threads of a process have each niceness."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return Counter(os.getpriority(os.PRIO_PROCESS, int(each.name)) for each in threads)
+
+
 # --- the engine is killed -------------------------------------------------------------------------
 
 
@@ -46,8 +52,7 @@ async def test_a_killed_engine_ends_streams_and_is_restarted(tmp_path: Path) -> 
                 answer = await rpc.chat(make_chat())
                 running_pids = ends.wait(0)
             info = await rpc.engine.GetServerInfo(engine_pb.GetServerInfoRequest())
-            threads = Path(f"/proc/{info.engine_pid}/task").iterdir()
-            niceness = Counter(os.getpriority(os.PRIO_PROCESS, int(each.name)) for each in threads)
+            niceness = niceness_of_threads(info.engine_pid)
             engines = [member for member in service.program.family() if ENGINE in member.command]
 
     for error in errors:
