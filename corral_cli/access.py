@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from datetime import UTC
 from pathlib import Path
 from typing import Annotated, Any, Final
-from urllib.parse import urlsplit
 
 import click
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -18,7 +17,7 @@ from pydantic import AfterValidator, Field, SecretStr, ValidationError
 from corral_cli.connection import Connection, command_tls
 from corral_cli.output import echo
 from corral_cli.up.up_lock import read_running
-from svc_kit.network import parse_addresses
+from svc_kit.network import is_http_url, parse_addresses
 from svc_kit.settings.groups import (
     SettingsGroup,
     UpstreamTlsSettings,
@@ -45,8 +44,7 @@ _OPTIONS: Final = {
 def _gateway_url(text: str) -> str:
     """A gateway's URL without the `/v1` of OpenAI's clients. Raises ValueError, also for one with a
     password, which would become an option of programs."""
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
+    if not is_http_url(text):
         raise ValueError(f"{text!r} is not http://HOST:PORT or https://HOST")
     return text.rstrip("/").removesuffix("/v1")
 
