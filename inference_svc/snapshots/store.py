@@ -68,7 +68,7 @@ class SnapshotStore:
     ) -> None:
         self._limits = limits
         self._write_file = write
-        self._cached_key = b""
+        self._is_tidy = False
 
     def save(self, snapshot: Snapshot, state: bytearray) -> int:
         """Write a snapshot; returns the number of evicted ones. Raises `SnapshotTooLarge` or
@@ -133,15 +133,21 @@ class SnapshotStore:
         return FolderUsage(len(sizes), sum(sizes))
 
     def _load_key(self) -> bytes:
-        """The folder's key. The first call creates the folder, and deletes files that a crash left
+        """The folder's key, which is created with the folder where one of them is missing, also
+        because somebody has deleted it. The first call deletes files that a crash left
         unfinished."""
-        if not self._cached_key:
-            self._limits.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with self._locked():
-                for unfinished in own_files(self._limits.path, _LEFT):
-                    unfinished.unlink(missing_ok=True)
-                self._cached_key = self._read_or_create_key()
-        return self._cached_key
+        if self._is_tidy:
+            with suppress(FileNotFoundError):
+                return self._read_key()
+        self._limits.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with self._locked():
+            for unfinished in own_files(self._limits.path, _LEFT):
+                unfinished.unlink(missing_ok=True)
+            self._is_tidy = True
+            try:
+                return self._read_key()
+            except FileNotFoundError:
+                return self._create_key()
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
@@ -190,20 +196,22 @@ class SnapshotStore:
             total -= status.st_size
         return len(files)
 
-    def _read_or_create_key(self) -> bytes:
-        """Read the folder's key, or create one, which invalidates all existing snapshots."""
-        path = self._limits.path / "key"
-        try:
-            with open_regular(path) as file:
-                key = file.read(_KEY_BYTES + 1)
-            if len(key) != _KEY_BYTES:
-                problem = f"'key' in the folder of snapshots has not {_KEY_BYTES} bytes: remove it"
-                raise StorageFailed(problem=problem)
-            return key
-        except FileNotFoundError:
-            pass
+    @property
+    def _key_path(self) -> Path:
+        return self._limits.path / "key"
+
+    def _read_key(self) -> bytes:
+        with open_regular(self._key_path) as file:
+            key = file.read(_KEY_BYTES + 1)
+        if len(key) != _KEY_BYTES:
+            problem = f"'key' in the folder of snapshots has not {_KEY_BYTES} bytes: remove it"
+            raise StorageFailed(problem=problem)
+        return key
+
+    def _create_key(self) -> bytes:
+        """Create a key, which invalidates all existing snapshots."""
         key = secrets.token_bytes(_KEY_BYTES)
-        with _atomic_file(path) as file:
+        with _atomic_file(self._key_path) as file:
             file.write(key)
         return key
 

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import shutil
 import stat
 from contextlib import nullcontext
 from pathlib import Path
@@ -239,6 +240,17 @@ def test_without_their_key_snapshots_are_foreign(path: Path) -> None:
         pass
     (another,) = _save(store)
     with store.open(another.snapshot_id) as reader:
+        assert reader.read_state() == STATE
+
+
+@pytest.mark.parametrize("what", ["folder", "key"])
+def test_a_deleted_folder_or_key_is_made_anew(path: Path, what: str) -> None:
+    """An operator may delete them while processes use them, whose later snapshots survive these."""
+    store = _store(path)
+    _save(store)
+    shutil.rmtree(path) if what == "folder" else (path / "key").unlink()
+    (snapshot,) = _save(store)
+    with _store(path).open(snapshot.snapshot_id) as reader:
         assert reader.read_state() == STATE
 
 
