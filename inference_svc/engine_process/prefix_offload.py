@@ -237,6 +237,16 @@ class PrefixOffloader:
         self._writes.run(_THREAD, save, end, lambda _: end(None))
         return True
 
+    def forget_missing(self, then: Callable[[], None]) -> None:
+        """Stop counting on files that are gone, because engines of other models have evicted them
+        or because they have expired, and then call `then`."""
+
+        def end(snapshot_ids: Container[str]) -> None:
+            self._keep_in_index(snapshot_ids)
+            then()
+
+        self._writes.run(_THREAD, self._cache.snapshot_ids, end, lambda _: then())
+
     def after_writes(self, then: Callable[[], None]) -> None:
         """Call `then` when everything that is queued has been written."""
         self._writes.run(_THREAD, lambda: None, lambda _: then(), lambda _: then())
@@ -246,7 +256,11 @@ class PrefixOffloader:
         self._num_evicted += result.num_evicted
         if self._index is not None:
             self._index[written.snapshot_id] = written
-            for name in self._index.keys() - result.snapshot_ids:  # evicted files
+        self._keep_in_index(result.snapshot_ids)
+
+    def _keep_in_index(self, snapshot_ids: Container[str]) -> None:
+        for name in [*(self._index or ())]:
+            if name not in snapshot_ids:
                 self._remove_from_index(name)
 
     def _make_snapshot(self, prefix: SavedPrefix, digest: str) -> Snapshot:
