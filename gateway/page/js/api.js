@@ -156,13 +156,14 @@ export async function* followEvents(method, path, options, keptAt = () => undefi
   }
 }
 
-/** Wait some seconds, or until the browser is online again. */
+/** Wait some seconds, or until the browser is online again, or nobody waits. */
 async function pause(seconds, signal) {
   const ended = new AbortController();
   await new Promise(resolve => {
     setTimeout(resolve, seconds * 1000);
     addEventListener("online", resolve, { signal: ended.signal });
     signal?.addEventListener("abort", resolve, { signal: ended.signal });
+    if (signal?.aborted) resolve();
   });
   ended.abort(); // no listener stays
 }
