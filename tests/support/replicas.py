@@ -41,6 +41,8 @@ class Replica:
     load: float = 0.5
     digest: str = ""
     requests: list[pb.GenerateRequest] = field(default_factory=list)
+    may_answer: asyncio.Event | None = None
+    """Generations wait for it, if it is set."""
     num_unary: int = 0
     name: str = ""
     age_s: int = 0
@@ -60,6 +62,8 @@ class Replica:
         if self.refuses_resumed is not None and request.options.resume:
             raise self.refuses_resumed
         self.requests.append(request)
+        if self.may_answer is not None:
+            await self.may_answer.wait()
         resumed = [*request.options.resume[0].output_token_ids] if request.options.resume else []
         for message in self._messages(request, len(resumed)):
             at_token = int(message.delta.text or -1)
