@@ -59,7 +59,7 @@ class FolderUsage(NamedTuple):
 
 class SnapshotStore:
     """All snapshots of one server; the folder is created by the first save. One thread at a time
-    may use an instance; several instances may share a folder."""
+    may use an instance; several instances may share a folder, and read while one writes."""
 
     def __init__(
         self,
@@ -83,8 +83,9 @@ class SnapshotStore:
                 setting="snapshots.max_mib",
             )
         with _convert_os_errors():
-            secret = self._load_key()
+            self._limits.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             with self._locked() as folder:
+                secret = self._prepare()
                 num_evicted = self._evict(size)
                 with _atomic_file(self._path(snapshot.snapshot_id)) as file:
                     self._write_file(file, snapshot, state, secret)
@@ -111,7 +112,11 @@ class SnapshotStore:
             return self._reader(file, snapshot_id).snapshot
 
     def _reader(self, file: BufferedReader, snapshot_id: str) -> SnapshotReader:
-        return SnapshotReader(file, os.fstat(file.fileno()).st_size, snapshot_id, self._load_key())
+        try:
+            secret = self._read_key()
+        except FileNotFoundError:
+            raise SnapshotCorrupt(snapshot=snapshot_id, fault="foreign") from None
+        return SnapshotReader(file, os.fstat(file.fileno()).st_size, snapshot_id, secret)
 
     def drop(self, snapshot_ids: Iterable[str]) -> int:
         """Delete snapshots; returns how many existed. Raises `StorageFailed`."""
@@ -132,22 +137,17 @@ class SnapshotStore:
             sizes = []
         return FolderUsage(len(sizes), sum(sizes))
 
-    def _load_key(self) -> bytes:
-        """The folder's key, which is created with the folder where one of them is missing, also
-        because somebody has deleted it. The first call deletes files that a crash left
-        unfinished."""
-        if self._is_tidy:
-            with suppress(FileNotFoundError):
-                return self._read_key()
-        self._limits.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with self._locked():
+    def _prepare(self) -> bytes:
+        """The key of the locked folder, created if it has none, as after somebody deleted it. The
+        first call deletes files that a crash left unfinished."""
+        if not self._is_tidy:
             for unfinished in own_files(self._limits.path, _LEFT):
                 unfinished.unlink(missing_ok=True)
             self._is_tidy = True
-            try:
-                return self._read_key()
-            except FileNotFoundError:
-                return self._create_key()
+        try:
+            return self._read_key()
+        except FileNotFoundError:
+            return self._create_key()
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
