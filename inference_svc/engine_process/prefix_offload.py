@@ -27,6 +27,8 @@ T = TypeVar("T")
 MIN_GROWTH = 256
 _GROWTH = 10
 _THREAD = "disk prefix cache"
+_MAX_READ_S = 30.0
+"""A read that takes longer hangs, and requests do not wait for it."""
 _MAX_UNWRITTEN_BYTES = 256 << 20
 """Limit of the states queued for the disk; prefixes evicted beyond it are lost."""
 
@@ -41,7 +43,9 @@ class PrefixOffloader:
         cache: DiskPrefixCache,
         post: Callable[[FileDone], None],
         emit: Callable[[SnapshotDone], None],
+        max_read_s: float = _MAX_READ_S,
     ) -> None:
+        self._max_read_s = max_read_s
         self._served = served
         self._engine = served.engine
         self._cache = cache
@@ -61,7 +65,7 @@ class PrefixOffloader:
 
     def defer(self, request: SequenceRequest) -> bool:
         """Whether a request has to wait for its prefix; if so, it is submitted later."""
-        if request.keep_for is None or not self._cache.is_enabled:
+        if request.keep_for is None or not self._cache.is_enabled or self._reading_hangs:
             return False
         if self._fingerprint is None:
             self._fingerprint = fingerprint = self._served.fingerprint_of(request.keep_for.digest)
@@ -79,6 +83,25 @@ class PrefixOffloader:
     def release(self, sequence_id: int) -> SequenceRequest | None:
         """Stop deferring a request and return it; None if it is not deferred."""
         return self._deferred.pop(sequence_id, None)
+
+    @property
+    def has_deferred(self) -> bool:
+        """Whether requests wait for their prefixes."""
+        return bool(self._deferred)
+
+    @property
+    def _reading_hangs(self) -> bool:
+        return self._reads.busy_s > self._max_read_s
+
+    def submit_overdue(self) -> None:
+        """Submit the deferred requests if the disk hangs. Called from time to time while there are
+        any."""
+        if not self._deferred or not self._reading_hangs:
+            return
+        log.warning("the disk prefix cache hangs: prompts are computed without it")
+        deferred, self._deferred = self._deferred, {}
+        for request in deferred.values():
+            self._engine.submit(request)
 
     def drop(self, command: DropCachedPrefixes) -> None:
         """Delete the files of the owners, and then emit `SnapshotDone` with their number."""

@@ -36,13 +36,16 @@ class OffloadBench:
         saved_bytes: int = SAVED_BYTES,
         slot_tokens: int = LIMITS.slot_tokens,
         limits: NativeLimits = LIMITS,
+        **options: Any,
     ) -> None:
         self.engine = EngineBench(FakeBackend(limits), saved_bytes=saved_bytes)
         self.finished: SimpleQueue[FileDone] = SimpleQueue()
         served = ServedEngine("m", self.engine.engine, FINGERPRINT, slot_tokens)
         cache = DiskPrefixCache(FolderLimits(folder, max_bytes, max_files))
         self.results: list[SnapshotDone] = []
-        self.offloader = PrefixOffloader(served, cache, self.finished.put, self.results.append)
+        self.offloader = PrefixOffloader(
+            served, cache, self.finished.put, self.results.append, **options
+        )
         self._ids = iter(range(1000))
 
     def request(self, prompt: list[int], owner: str = "", **changes: Any) -> SequenceRequest:
