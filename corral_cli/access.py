@@ -3,6 +3,7 @@
 profiles (`docs/operate/command.md`)."""
 
 import functools
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -239,6 +240,9 @@ def access_options(command: Callable[..., Any]) -> Callable[..., Any]:
         addresses = {name: address for name, address in given.items() if address}
         chosen = _choose(addresses, data_dir)
         credential = _choose_credential(chosen, api_key, service_token_file)
+        if credential is not None and not is_credential(credential):
+            text = "The API key, or service token, is empty or has characters that none has."
+            raise click.UsageError(text)
         return command(*args, connect=Access(chosen, credential), **kwargs)
 
     return with_access
@@ -301,6 +305,12 @@ def _choose_credential(
     if api_key is not None and not _on_command_line("service_token_file"):
         return api_key
     return None if token_file is None else read_secret(token_file)
+
+
+def is_credential(text: object) -> bool:
+    """Whether a value may be an API key or service token: printable ASCII characters, as in the
+    headers that it is sent in."""
+    return isinstance(text, str) and re.fullmatch("[ -~]+", text) is not None
 
 
 def profiles_file() -> Path:

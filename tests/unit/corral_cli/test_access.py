@@ -136,6 +136,8 @@ def test_options_are_stronger_than_profiles_and_these_than_the_environment(
         ("inference", "--target nowhere", "(there: far, lab)"),
         ("inference", "--target far", "calls the inference service, whose address is not given"),
         ("control", "--target a:1", "add --control HOST:PORT"),
+        ("control", "--control b:2 --api-key sché", "has characters that none has"),
+        ("control", "--control b:2 --api-key=", "is empty"),
         ("inference", "--control b:2", "add --target HOST:PORT"),
         ("control", "--gateway http://b:2", "add --control HOST:PORT"),
         ("gateway", "--target far", "add --gateway URL"),
