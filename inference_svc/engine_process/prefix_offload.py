@@ -260,12 +260,12 @@ class PrefixOffloader:
         self._writes.run(_THREAD, save, end, lambda _: end(None))
         return True
 
-    def forget_missing(self, then: Callable[[], None]) -> None:
+    def remove_missing(self, then: Callable[[], None]) -> None:
         """Stop counting on files that are gone, because engines of other models have evicted them
         or because they have expired, and then call `then`."""
 
         def end(snapshot_ids: Container[str]) -> None:
-            self._keep_in_index(snapshot_ids)
+            self._limit_index(snapshot_ids)
             then()
 
         self._writes.run(_THREAD, self._cache.snapshot_ids, end, lambda _: then())
@@ -279,9 +279,9 @@ class PrefixOffloader:
         self._num_evicted += result.num_evicted
         if self._index is not None:
             self._index[written.snapshot_id] = written
-        self._keep_in_index(result.snapshot_ids)
+        self._limit_index(result.snapshot_ids)
 
-    def _keep_in_index(self, snapshot_ids: Container[str]) -> None:
+    def _limit_index(self, snapshot_ids: Container[str]) -> None:
         for name in [*(self._index or ())]:
             if name not in snapshot_ids:
                 self._remove_from_index(name)

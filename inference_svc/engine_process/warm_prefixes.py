@@ -79,7 +79,7 @@ class WarmPrefixes:
         written."""
         self._on_archived.append(then)
         if self._offloader.is_ready:
-            self._offloader.forget_missing(self._archive_rest)
+            self._offloader.remove_missing(self._archive_rest)
         else:
             self._archive_next()
 
