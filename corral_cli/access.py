@@ -3,13 +3,13 @@
 profiles (`docs/operate/command.md`)."""
 
 import functools
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC
 from pathlib import Path
 from typing import Annotated, Any, Final
-from urllib.parse import urlsplit
 
 import click
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -18,7 +18,7 @@ from pydantic import AfterValidator, Field, SecretStr, ValidationError
 from corral_cli.connection import Connection, command_tls
 from corral_cli.output import echo
 from corral_cli.up.up_lock import read_running
-from svc_kit.network import parse_addresses
+from svc_kit.network import is_http_url, parse_addresses
 from svc_kit.settings.groups import (
     SettingsGroup,
     UpstreamTlsSettings,
@@ -45,8 +45,7 @@ _OPTIONS: Final = {
 def _gateway_url(text: str) -> str:
     """A gateway's URL without the `/v1` of OpenAI's clients. Raises ValueError, also for one with a
     password, which would become an option of programs."""
-    parts = urlsplit(text)
-    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
+    if not is_http_url(text):
         raise ValueError(f"{text!r} is not http://HOST:PORT or https://HOST")
     return text.rstrip("/").removesuffix("/v1")
 
@@ -241,6 +240,9 @@ def access_options(command: Callable[..., Any]) -> Callable[..., Any]:
         addresses = {name: address for name, address in given.items() if address}
         chosen = _choose(addresses, data_dir)
         credential = _choose_credential(chosen, api_key, service_token_file)
+        if credential is not None and not is_credential(credential):
+            text = "The API key, or service token, is empty or has characters that none has."
+            raise click.UsageError(text)
         return command(*args, connect=Access(chosen, credential), **kwargs)
 
     return with_access
@@ -303,6 +305,12 @@ def _choose_credential(
     if api_key is not None and not _on_command_line("service_token_file"):
         return api_key
     return None if token_file is None else read_secret(token_file)
+
+
+def is_credential(text: object) -> bool:
+    """Whether a value may be an API key or service token: printable ASCII characters, as in the
+    headers that it is sent in."""
+    return isinstance(text, str) and re.fullmatch("[ -~]+", text) is not None
 
 
 def profiles_file() -> Path:

@@ -4,12 +4,12 @@ that serve models."""
 import re
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from inference_svc.models.sources import ENGINE
 from svc_kit.adapter_rules import is_adapter_name
+from svc_kit.network import is_http_url
 from svc_kit.settings.groups import PrivateFile, SettingsGroup, UpstreamTlsSettings
 
 UPSTREAM_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$"
@@ -27,16 +27,11 @@ _OWN_HEADERS: Final = frozenset(
 
 def check_engine_url(text: str) -> str:
     """Return the URL of an engine without a slash at its end. Raises ValueError."""
-    shape = "an engine's URL is http(s)://host[:port][/prefix]"
-    try:
-        parts = urlsplit(text)
-        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        raise ValueError(shape) from None
-    if parts.username is not None or parts.password is not None:
-        raise ValueError(f"{shape}, without a user name or password: set key_file")
-    if not is_url or parts.query or parts.fragment or not re.fullmatch(r"[!-~]{1,1024}", text):
-        raise ValueError(shape)
+    if not is_http_url(text):
+        raise ValueError(
+            "an engine's URL is http(s)://host[:port][/prefix], without a user name or password:"
+            " set key_file"
+        )
     return text.rstrip("/")
 
 

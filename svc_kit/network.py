@@ -3,9 +3,11 @@
 import errno
 import ipaddress
 import os
+import re
 import resource
 import socket
 from typing import Final, NamedTuple
+from urllib.parse import urlsplit
 
 from svc_kit.lifecycle import StartupError
 
@@ -67,6 +69,18 @@ def parse_addresses(text: str) -> tuple[Address, ...]:
     if len({*addresses}) < len(addresses):
         raise ValueError(f"{text!r} names an address twice")
     return tuple(addresses)
+
+
+def is_http_url(text: str) -> bool:
+    """Whether a text is http(s)://host[:port][/path], of at most 1,024 visible ASCII characters: no
+    user name, password, query or fragment."""
+    try:
+        parts = urlsplit(text)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+    more = parts.query or parts.fragment or "@" in parts.netloc
+    return is_url and not more and re.fullmatch(r"[!-~]{1,1024}", text) is not None
 
 
 def bind_socket(address: Address) -> socket.socket:

@@ -13,7 +13,7 @@ from typing import Final
 import click
 from corral.control.v1 import key_service_pb2 as pb
 
-from corral_cli.access import Access
+from corral_cli.access import Access, is_credential
 from corral_cli.connection import command_name
 from corral_cli.keys import budget_limits
 from corral_cli.launch.gateway_models import KeyRefused
@@ -115,6 +115,9 @@ class ProgramKeys:
         if not self._path.exists():
             return None
         try:
-            return StoredKey(**json.loads(read_secret(self._path)))
-        except (ValueError, TypeError) as error:
-            raise click.ClickException(f"{self._path} is damaged; delete it") from error
+            key = StoredKey(**json.loads(read_secret(self._path)))
+        except (ValueError, TypeError):
+            key = None
+        if key is None or not is_credential(key.secret):
+            raise click.ClickException(f"{self._path} is damaged; delete it")
+        return key

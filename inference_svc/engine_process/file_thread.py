@@ -40,7 +40,14 @@ class FileThread:
         self._measure = measure
         self._post = post
         self._executor = ThreadPoolExecutor(1, name)
+        self._num_pending = 0
+        self._started_at = 0.0  # of the work that is first among the pending
         self.measured = FolderMeasurement(time.monotonic(), measure())
+
+    @property
+    def busy_s(self) -> float:
+        """For how many seconds it has worked on the same piece of work; 0 if it has none."""
+        return time.monotonic() - self._started_at if self._num_pending else 0.0
 
     def run(
         self,
@@ -57,10 +64,15 @@ class FileThread:
             measured = FolderMeasurement(time.monotonic(), self._measure())
             self._post(FileDone(partial(self._apply, measured, outcome)))
 
+        self._num_pending += 1
+        if self._num_pending == 1:
+            self._started_at = time.monotonic()
         self._executor.submit(work).add_done_callback(report)
 
     def _apply(self, measured: FolderMeasurement, outcome: Callable[[], None]) -> None:
         self.measured = measured
+        self._num_pending -= 1
+        self._started_at = measured.at
         outcome()
 
 

@@ -30,6 +30,8 @@ _MAX_LENGTHS = 3
 """How many lengths of a conversation stay on disk if its states cannot be cut. The next prompt may
 differ from the last one's end, as templates render a turn differently once it is not the last."""
 _THREAD = "disk prefix cache"
+_MAX_READ_S = 30.0
+"""A read that takes longer hangs, and requests do not wait for it."""
 _MAX_UNWRITTEN_BYTES = 256 << 20
 """Limit of the states queued for the disk; prefixes evicted beyond it are lost."""
 
@@ -44,7 +46,9 @@ class PrefixOffloader:
         cache: DiskPrefixCache,
         post: Callable[[FileDone], None],
         emit: Callable[[SnapshotDone], None],
+        max_read_s: float = _MAX_READ_S,
     ) -> None:
+        self._max_read_s = max_read_s
         self._served = served
         self._engine = served.engine
         self._cache = cache
@@ -64,7 +68,7 @@ class PrefixOffloader:
 
     def defer(self, request: SequenceRequest) -> bool:
         """Whether a request has to wait for its prefix; if so, it is submitted later."""
-        if request.keep_for is None or not self._cache.is_enabled:
+        if request.keep_for is None or not self._cache.is_enabled or self._reading_hangs:
             return False
         if self._fingerprint is None:
             self._fingerprint = fingerprint = self._served.fingerprint_of(request.keep_for.digest)
@@ -82,6 +86,25 @@ class PrefixOffloader:
     def release(self, sequence_id: int) -> SequenceRequest | None:
         """Stop deferring a request and return it; None if it is not deferred."""
         return self._deferred.pop(sequence_id, None)
+
+    @property
+    def has_deferred(self) -> bool:
+        """Whether requests wait for their prefixes."""
+        return bool(self._deferred)
+
+    @property
+    def _reading_hangs(self) -> bool:
+        return self._reads.busy_s > self._max_read_s
+
+    def submit_overdue(self) -> None:
+        """Submit the deferred requests if the disk hangs. Called from time to time while there are
+        any."""
+        if not self._deferred or not self._reading_hangs:
+            return
+        log.warning("the disk prefix cache hangs: prompts are computed without it")
+        deferred, self._deferred = self._deferred, {}
+        for request in deferred.values():
+            self._engine.submit(request)
 
     def drop(self, command: DropCachedPrefixes) -> None:
         """Delete the files of the owners, and then emit `SnapshotDone` with their number."""
@@ -245,6 +268,16 @@ class PrefixOffloader:
         covered = [each for each in owned if _covers(prefix, each)]
         return {each.snapshot_id for each in (*covered, *continued[_MAX_LENGTHS - 1 :])}
 
+    def remove_missing(self, then: Callable[[], None]) -> None:
+        """Stop counting on files that are gone, because engines of other models have evicted them
+        or because they have expired, and then call `then`."""
+
+        def end(snapshot_ids: Container[str]) -> None:
+            self._limit_index(snapshot_ids)
+            then()
+
+        self._writes.run(_THREAD, self._cache.snapshot_ids, end, lambda _: then())
+
     def after_writes(self, then: Callable[[], None]) -> None:
         """Call `then` when everything that is queued has been written."""
         self._writes.run(_THREAD, lambda: None, lambda _: then(), lambda _: then())
@@ -254,7 +287,11 @@ class PrefixOffloader:
         self._num_evicted += result.num_evicted
         if self._index is not None:
             self._index[written.snapshot_id] = written
-            for name in self._index.keys() - result.snapshot_ids:  # evicted files
+        self._limit_index(result.snapshot_ids)
+
+    def _limit_index(self, snapshot_ids: Container[str]) -> None:
+        for name in [*(self._index or ())]:
+            if name not in snapshot_ids:
                 self._remove_from_index(name)
 
     def _make_snapshot(self, prefix: SavedPrefix, digest: str) -> Snapshot:

@@ -112,6 +112,8 @@ class StepLoop:
         while True:
             self._receive()
             self.run_turn()
+            if self._offloader is not None:
+                self._offloader.submit_overdue()
             if self._warm is not None:
                 self._warm.archive_grown(is_busy=any(map(_is_busy, self._steppers)))
 
@@ -171,7 +173,9 @@ class StepLoop:
         # Commands applied between the calls of a step may leave events that no step has emitted.
         idle = not any(stepper.has_work or stepper.has_events for stepper in self._steppers)
         # Waiting sequences, e.g. paused ones, still have deadlines.
-        has_deadlines = any(stepper.has_sequences for stepper in self._steppers)
+        has_deadlines = any(stepper.has_sequences for stepper in self._steppers) or (
+            self._offloader is not None and self._offloader.has_deferred
+        )
         timeout = self._warm.wait_s if self._warm is not None else None
         if has_deadlines:
             timeout = _DEADLINE_CHECK_S

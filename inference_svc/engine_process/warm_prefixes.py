@@ -78,9 +78,14 @@ class WarmPrefixes:
         projects, and call `then` with the number of files. Ends at the first one that cannot be
         written."""
         self._on_archived.append(then)
-        engine, warm = self._engine, list[_Warm]()
         if self._offloader.is_ready:
-            warm = [*engine.slots_to_archive(), *engine.prefix_cache.to_archive]
+            self._offloader.remove_missing(self._archive_rest)
+        else:
+            self._archive_next()
+
+    def _archive_rest(self) -> None:
+        engine = self._engine
+        warm: list[_Warm] = [*engine.slots_to_archive(), *engine.prefix_cache.to_archive]
         warm = [
             each
             for each in warm

@@ -61,7 +61,11 @@ class DiskPrefixCache:
         """Write a prefix and delete the `replaced` ones. Raises `SnapshotTooLarge`."""
         num_evicted = self._store.save(snapshot, state, self._cell_layout(state))
         self._store.drop(replaced)
-        return SaveResult(frozenset(self._store.ids()), num_evicted)
+        return SaveResult(self.snapshot_ids(), num_evicted)
+
+    def snapshot_ids(self) -> frozenset[str]:
+        """The snapshot ids that are on disk."""
+        return frozenset(self._store.ids())
 
     def load_state(self, snapshot_id: str) -> bytearray | None:
         """Read the KV cells of a prefix; None if its file is missing or unusable. An unusable file

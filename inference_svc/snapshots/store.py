@@ -75,7 +75,7 @@ class FolderUsage(NamedTuple):
 
 class SnapshotStore:
     """All snapshots of one server; the folder is created by the first save. One thread at a time
-    may use an instance; several instances may share a folder."""
+    may use an instance; several instances may share a folder, and read while one writes."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class SnapshotStore:
     ) -> None:
         self._limits = limits
         self._write_file = write
-        self._cached_key = b""
+        self._is_tidy = False
         self._blocks = BlockFolder(limits.path / "blocks")
         self._block_names: dict[str, tuple[str, ...]] = {}  # of snapshots that have been read
 
@@ -101,12 +101,13 @@ class SnapshotStore:
                 setting="snapshots.max_mib",
             )
         with _convert_os_errors():
-            secret, rest = self._load_key(), state
-            if layout is not None and layout.num_cells >= BLOCK_TOKENS:
-                rest = without_blocks(state, layout)
-                blocks = name_blocks(state, layout, snapshot.key, secret)
-                snapshot = replace(snapshot, state_bytes=len(rest), blocks=blocks)
+            self._limits.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             with self._locked() as folder:
+                secret, rest = self._prepare(), state
+                if layout is not None and layout.num_cells >= BLOCK_TOKENS:
+                    rest = without_blocks(state, layout)
+                    blocks = name_blocks(state, layout, snapshot.key, secret)
+                    snapshot = replace(snapshot, state_bytes=len(rest), blocks=blocks)
                 num_evicted = self._evict(snapshot)
                 try:
                     if snapshot.blocks is not None:
@@ -139,8 +140,12 @@ class SnapshotStore:
             return self._reader(file, snapshot_id).snapshot
 
     def _reader(self, file: BufferedReader, snapshot_id: str) -> SnapshotReader:
+        try:
+            secret = self._read_key()
+        except FileNotFoundError:
+            raise SnapshotCorrupt(snapshot=snapshot_id, fault="foreign") from None
         size = os.fstat(file.fileno()).st_size
-        return SnapshotReader(file, size, snapshot_id, self._load_key(), self._blocks)
+        return SnapshotReader(file, size, snapshot_id, secret, self._blocks)
 
     def drop(self, snapshot_ids: Iterable[str]) -> int:
         """Delete snapshots; returns how many existed. Raises `StorageFailed`."""
@@ -151,7 +156,6 @@ class SnapshotStore:
                     self._path(snapshot_id).unlink(missing_ok=True)
                     count += 1
             if count and self._blocks.exists:
-                self._load_key()
                 with self._locked():
                     self._delete_unused()
         return count
@@ -165,17 +169,18 @@ class SnapshotStore:
         except OSError:
             return FolderUsage(0, 0)
 
-    def _load_key(self) -> bytes:
-        """The folder's key. The first call creates the folder, and deletes files that a crash left
-        unfinished."""
-        if not self._cached_key:
-            self._limits.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with self._locked():
-                for unfinished in own_files(self._limits.path, _LEFT):
-                    unfinished.unlink(missing_ok=True)
-                self._cached_key = self._read_or_create_key()
-                self._delete_unused()
-        return self._cached_key
+    def _prepare(self) -> bytes:
+        """The key of the locked folder, created if it has none, as after somebody deleted it. The
+        first call deletes what a crash left: files that are unfinished, and unused blocks."""
+        if not self._is_tidy:
+            for unfinished in own_files(self._limits.path, _LEFT):
+                unfinished.unlink(missing_ok=True)
+            self._delete_unused()
+            self._is_tidy = True
+        try:
+            return self._read_key()
+        except FileNotFoundError:
+            return self._create_key()
 
     @contextmanager
     def _locked(self) -> Iterator[int]:
@@ -245,20 +250,22 @@ class SnapshotStore:
             blocks = None
         return () if blocks is None else blocks.names
 
-    def _read_or_create_key(self) -> bytes:
-        """Read the folder's key, or create one, which invalidates all existing snapshots."""
-        path = self._limits.path / "key"
-        try:
-            with open_regular(path) as file:
-                key = file.read(_KEY_BYTES + 1)
-            if len(key) != _KEY_BYTES:
-                problem = f"'key' in the folder of snapshots has not {_KEY_BYTES} bytes: remove it"
-                raise StorageFailed(problem=problem)
-            return key
-        except FileNotFoundError:
-            pass
+    @property
+    def _key_path(self) -> Path:
+        return self._limits.path / "key"
+
+    def _read_key(self) -> bytes:
+        with open_regular(self._key_path) as file:
+            key = file.read(_KEY_BYTES + 1)
+        if len(key) != _KEY_BYTES:
+            problem = f"'key' in the folder of snapshots has not {_KEY_BYTES} bytes: remove it"
+            raise StorageFailed(problem=problem)
+        return key
+
+    def _create_key(self) -> bytes:
+        """Create a key, which invalidates all existing snapshots."""
         key = secrets.token_bytes(_KEY_BYTES)
-        with _atomic_file(path) as file:
+        with _atomic_file(self._key_path) as file:
             file.write(key)
         return key
 

@@ -1,10 +1,13 @@
 """Calls of the engine service at every replica, and one reply made of theirs.
 
-The reply has the sums of their numbers, and all items of their lists with the replica of each.
+The reply has the sums of their numbers, and all items of their lists with the replica of each, in
+the order of the list of one.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import operator
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import grpc.aio
@@ -35,8 +38,13 @@ _AT_ALL: Final = (
 )
 FANNED_OUT: Final = frozenset((*_READS, *_FOUND_AT_ONE, *_AT_ALL))
 """The requests that go to every replica."""
-_KEYS: Final = {load_pb2.QueueLoad: "priority", load_pb2.ModelLoad: "model"}
-"""Items of lists that are summed by a field."""
+_KEYS: Final[Mapping[type, tuple[str, ...]]] = {
+    load_pb2.QueueLoad: ("priority",),
+    load_pb2.ModelLoad: ("model",),
+    load_pb2.StepTime: ("num_rows",),
+    load_pb2.StepHistogram: ("model", "max_rows", "has_prompt", "bounds"),
+}
+"""Items of lists that are one item if these fields are equal."""
 _SUMMED: Final = [
     each.DESCRIPTOR for each in (load_pb2.Load, load_pb2.EmbeddingLoad, load_pb2.PrefixTier)
 ]
@@ -58,11 +66,15 @@ class FanOut:
         self._target = target
         self._open = open_plain
         self._channels: dict[str, grpc.aio.Channel] = {}
+        self._num_calls: Counter[str] = Counter()
 
     async def call(self, request: Any, metadata: Any, timeout: float | None) -> Message:
         """Call every replica. Raises AioRpcError: of what changes something, that of the first
-        replica that failed; else, if none answered."""
+        replica that failed; of what is at one replica, if it was found at none and may be where
+        there was no answer; else, if none answered."""
         addresses = await self._addresses()
+        # Those to replicas that are gone, once their calls have ended.
+        await self._close_channels(self._channels.keys() - {*addresses, *self._num_calls})
         if isinstance(request, _READS):
             timeout = min(timeout or _READ_TIMEOUT_S, _READ_TIMEOUT_S)
         calls = (self._call_one(each, request, metadata, timeout) for each in addresses)
@@ -71,13 +83,18 @@ class FanOut:
         errors = {
             name: each for name, each in outcomes.items() if isinstance(each, grpc.aio.AioRpcError)
         }
-        if errors and (not replies or isinstance(request, _AT_ALL)):
-            raise _named(*next(iter(errors.items())))
+        is_partial = isinstance(request, _AT_ALL) or _lacks_one(request, replies.values())
+        if errors and (not replies or is_partial):
+            missing = grpc.StatusCode.NOT_FOUND  # says less than the error of another one
+            raise _named(*min(errors.items(), key=lambda item: item[1].code() is missing))
         return merged_reply(replies, errors)
 
     async def close(self) -> None:
-        for channel in self._channels.values():
-            await channel.close()
+        await self._close_channels(self._channels.keys())
+
+    async def _close_channels(self, addresses: Iterable[str]) -> None:
+        for address in [*addresses]:
+            await self._channels.pop(address).close()
 
     async def _call_one(
         self, address: str, request: Any, metadata: Any, timeout: float | None
@@ -86,6 +103,7 @@ class FanOut:
         if address not in self._channels:
             self._channels[address] = self._open(address)
         method = open_method(self._channels[address], type(request))
+        self._num_calls[address] += 1
         try:
             reply: Any = await method(request, metadata=metadata, timeout=timeout)
             token = getattr(reply, "next_page_token", "")
@@ -97,6 +115,8 @@ class FanOut:
                 reply.next_page_token = token
         except grpc.aio.AioRpcError as error:
             return error
+        finally:
+            self._num_calls -= Counter([address])  # keeps only what is left
         named: Message = _with_replica(reply, address)
         return named
 
@@ -134,6 +154,15 @@ def _with_replica(reply: Message, address: str) -> Message:
     return reply
 
 
+def _lacks_one(request: Any, replies: Iterable[Any]) -> bool:
+    """Whether what was asked for may be at a replica that did not answer."""
+    if not isinstance(request, pb.AbortRequest):
+        return False
+    outcomes = (outcome for reply in replies for outcome in reply.outcomes)
+    aborted = {o.request_id for o in outcomes if o.kind == pb.AbortOutcome.KIND_ABORTED}
+    return not aborted.issuperset(request.request_ids)
+
+
 def merged_reply(
     replies: Mapping[str, Message], errors: Mapping[str, grpc.aio.AioRpcError]
 ) -> Message:
@@ -141,10 +170,13 @@ def merged_reply(
     parts = list(replies.values())
     total: Any = type(parts[0])()
     total.CopyFrom(parts[0])
+    if isinstance(total, (pb.SaveSnapshotResponse, pb.RestoreSnapshotResponse)):
+        return parts[0]
     for part in parts[1:]:
         _add(total, part)
     match total:
         case pb.GetLoadResponse():
+            total.load.models.sort(key=lambda each: each.model)
             total.replicas.extend(
                 load_pb2.ReplicaLoad(replica=name, load=reply.load)  # type: ignore[attr-defined]
                 for name, reply in replies.items()
@@ -153,6 +185,10 @@ def merged_reply(
                 load_pb2.ReplicaLoad(replica=name, problem=error.details() or error.code().name)
                 for name, error in errors.items()
             )
+        case pb.ListRequestsResponse():
+            total.requests.sort(key=lambda each: each.age.ToNanoseconds(), reverse=True)
+        case pb.ListAdaptersResponse():
+            total.adapters.sort(key=lambda each: (each.name, each.generation))
         case pb.AbortResponse():
             kinds: dict[str, pb.AbortOutcome.Kind] = {}
             for each in total.outcomes:  # ABORTED is less than NOT_RUNNING
@@ -168,6 +204,8 @@ def _add(total: Any, other: Any) -> None:
     """Add the numbers and lists of a message to those of another one."""
     for field, value in other.ListFields():
         own = getattr(total, field.name)
+        if field.name in _KEYS.get(type(other), ()):
+            continue
         if field.is_repeated:
             _extend(own, value)
         elif field.message_type is Duration.DESCRIPTOR:
@@ -182,9 +220,17 @@ def _add(total: Any, other: Any) -> None:
 
 def _extend(items: Any, more: Any) -> None:
     for each in more:
-        key = _KEYS.get(type(each))
-        same = [one for one in items if key and getattr(one, key) == getattr(each, key)]
-        if same:
-            _add(same[0], each)
-        else:
+        key = _KEYS.get(type(each), ())
+        same = [one for one in items if key and _values(one, key) == _values(each, key)]
+        if not same:
             items.append(each)
+        elif isinstance(each, load_pb2.StepHistogram):
+            same[0].counts[:] = map(operator.add, same[0].counts, each.counts)
+            total = same[0].sum.ToNanoseconds() + each.sum.ToNanoseconds()
+            same[0].sum.FromNanoseconds(total)
+        else:
+            _add(same[0], each)
+
+
+def _values(item: Any, names: Iterable[str]) -> list[Any]:
+    return [getattr(item, name) for name in names]

@@ -38,6 +38,7 @@ class OffloadBench:
         slot_tokens: int = LIMITS.slot_tokens,
         limits: NativeLimits = LIMITS,
         window: int | None = None,
+        **options: Any,
     ) -> None:
         backend = FakeBackend(limits, window=window)
         self.engine = EngineBench(backend, saved_bytes=saved_bytes)
@@ -45,7 +46,9 @@ class OffloadBench:
         served = ServedEngine("m", self.engine.engine, FINGERPRINT, slot_tokens)
         cache = DiskPrefixCache(FolderLimits(folder, max_bytes, max_files), cell_layout)
         self.results: list[SnapshotDone] = []
-        self.offloader = PrefixOffloader(served, cache, self.finished.put, self.results.append)
+        self.offloader = PrefixOffloader(
+            served, cache, self.finished.put, self.results.append, **options
+        )
         self._ids = iter(range(1000))
 
     def request(self, prompt: list[int], owner: str = "", **changes: Any) -> SequenceRequest:

@@ -41,8 +41,12 @@ class Replica:
     load: float = 0.5
     digest: str = ""
     requests: list[pb.GenerateRequest] = field(default_factory=list)
+    may_answer: asyncio.Event | None = None
+    """Generations wait for it, if it is set."""
     num_unary: int = 0
     name: str = ""
+    age_s: int = 0
+    """Of the requests that run."""
     loaded: list[str] = field(default_factory=list)
     operators_get: DomainError | None = None
     """Raised for calls of the engine service."""
@@ -58,6 +62,8 @@ class Replica:
         if self.refuses_resumed is not None and request.options.resume:
             raise self.refuses_resumed
         self.requests.append(request)
+        if self.may_answer is not None:
+            await self.may_answer.wait()
         resumed = [*request.options.resume[0].output_token_ids] if request.options.resume else []
         for message in self._messages(request, len(resumed)):
             at_token = int(message.delta.text or -1)
@@ -114,6 +120,10 @@ class ScriptedEngine(engine_rpc.EngineServiceServicer):
             "queues": [{"priority": "PRIORITY_BATCH", "num_requests": 1, "oldest": {"seconds": 3}}],
             "models": [{"model": "m", "num_slots": 2}],
             "embedding": {"num_inputs": 4},
+            "step_times": [{"num_rows": 1, "duration": {"seconds": 2}}],
+            "step_histograms": [
+                {"bounds": [{"seconds": 1}], "counts": [1, 2], "sum": {"seconds": 3}}
+            ],
         }
         return engine_pb.GetLoadResponse(load=load)
 
@@ -122,7 +132,12 @@ class ScriptedEngine(engine_rpc.EngineServiceServicer):
         self._check()
         page = int(request.page_token or 0)
         return engine_pb.ListRequestsResponse(
-            requests=[{"request_id": f"{self._replica.name}{page}"}],
+            requests=[
+                {
+                    "request_id": f"{self._replica.name}{page}",
+                    "age": {"seconds": self._replica.age_s},
+                }
+            ],
             next_page_token="" if page else "1",
         )
 
@@ -143,6 +158,12 @@ class ScriptedEngine(engine_rpc.EngineServiceServicer):
         self._check()
         self._replica.loaded.append(request.model)
         return engine_pb.LoadModelResponse(model={"name": request.model, "size_bytes": 5})
+
+    async def RestoreSnapshot(
+        self, request: Any, context: Any
+    ) -> engine_pb.RestoreSnapshotResponse:
+        self._check()
+        return engine_pb.RestoreSnapshotResponse(prompt_token_ids=[1, 2])
 
     async def DropSnapshots(self, request: Any, context: Any) -> engine_pb.DropSnapshotsResponse:
         self._check()

@@ -39,6 +39,9 @@ const LAST_EVENT = /^response\.(completed|failed|incomplete|cancelled)$/;
 /** The network, or the server, was not there, or went away. */
 export class ConnectionError extends Error {}
 
+/** Whether an error, also one in a stream, says that the server, or a service behind it, is not there for now. */
+export const isAway = error => error instanceof ConnectionError || UNREACHABLE.includes(error.status) || error.code === "upstream_unavailable";
+
 /** Await what the network brings; its errors are in words for people. */
 async function receive(promise, problem) {
   try {
@@ -132,8 +135,8 @@ export async function* streamEvents(method, path, options) {
 
 /**
  * Yield the events of a stream that the server keeps, as `streamEvents` does. After a broken connection it goes on behind
- * the last event, as soon as the server can be reached again; `{event: "broken"}` comes before. `keptAt` finds the path of the
- * kept events in an event of a stream that another method began.
+ * the last event, as soon as the server, and what is behind it, can be reached again; `{event: "broken"}` comes before.
+ * `keptAt` finds the path of the kept events in an event of a stream that another method began.
  */
 export async function* followEvents(method, path, options, keptAt = () => undefined) {
   let next = { method, path, options };
@@ -148,21 +151,21 @@ export async function* followEvents(method, path, options, keptAt = () => undefi
       }
       return;
     } catch (error) {
-      const isBroken = error instanceof ConnectionError || UNREACHABLE.includes(error.status);
-      if (!isBroken || next.method !== "GET") throw error;
+      if (!isAway(error) || next.method !== "GET") throw error;
       yield { event: "broken" };
       await pause(Math.min(2 ** tries, MAX_PAUSE_S), options.signal);
     }
   }
 }
 
-/** Wait some seconds, or until the browser is online again. */
+/** Wait some seconds, or until the browser is online again, or nobody waits. */
 async function pause(seconds, signal) {
   const ended = new AbortController();
   await new Promise(resolve => {
     setTimeout(resolve, seconds * 1000);
     addEventListener("online", resolve, { signal: ended.signal });
     signal?.addEventListener("abort", resolve, { signal: ended.signal });
+    if (signal?.aborted) resolve();
   });
   ended.abort(); // no listener stays
 }

@@ -172,10 +172,11 @@ function Recorder({ attach }) {
     const timer = setTimeout(() => setSeconds(seconds + 1), 1000);
     return () => clearTimeout(timer);
   }, [seconds]);
-  useEffect(() => () => { finish.current?.(); }, []); // the view is left
+  const leaving = useRef(new AbortController());
+  useEffect(() => () => leaving.current.abort(), []);
   const toggle = async () => {
     const end = finish.current;
-    finish.current = end ? null : await startRecording();
+    finish.current = end ? null : await startRecording(leaving.current.signal);
     setSeconds(end ? null : 0);
     if (end) await attach([await end()]);
   };

@@ -77,8 +77,10 @@ function putCall(answer, call) {
   return { ...answer, calls: at < 0 ? [...answer.calls, call] : answer.calls.with(at, call) };
 }
 
+/** An answer with a chunk of the first choice; "Other fields" may ask for more. */
 function addChunk(answer, chunk) {
-  const delta = chunk.choices[0]?.delta ?? {};
+  const choice = chunk.choices.find(({ index }) => !index);
+  const delta = choice?.delta ?? {};
   const calls = [...answer.calls];
   for (const { index, id, function: { name, arguments: text } } of delta.tool_calls ?? []) {
     const call = calls[index] ?? { id: "", name: "", arguments: "", output: "" };
@@ -88,7 +90,7 @@ function addChunk(answer, chunk) {
     ...answer, calls,
     text: answer.text + (delta.content ?? ""),
     reasoning: answer.reasoning + (delta.reasoning_content ?? ""),
-    finish: chunk.choices[0]?.finish_reason ?? answer.finish,
+    finish: choice?.finish_reason ?? answer.finish,
     timings: chunk.timings ?? answer.timings,
     usage: chunk.usage ?? answer.usage,
   };

@@ -116,7 +116,9 @@ async function readAgain() {
   }
   const { leaf } = chat.value;
   const own = new Map(nodes.value.map(node => [node.id, node]));
-  const all = found.nodes.map(node => running.value && node.id === leaf ? own.get(leaf) : node);
+  const isAnswered = found.nodes.some(node => node.parent === leaf);
+  const keep = node => running.value ? own.get(leaf) : isAnswered ? node : withTyped(node, own.get(leaf));
+  const all = found.nodes.map(node => node.id === leaf ? keep(node) : node);
   for (const node of found.nodes) own.delete(node.id);
   all.push(...own.values()); // not stored yet, or for want of room
   const isNewer = !running.value && pathTo(found.chat.leaf, all).some(node => node.id === leaf);
@@ -227,17 +229,29 @@ export function setOutput(message, callId, output) {
   put({ ...message, calls });
 }
 
-/** Approve or refuse a call of an MCP server, or approve all of its tool in this chat. The last decision answers. */
-export function decide(asking, { id, server, name }, approval, isForAll = false) {
-  const message = nodes.value.find(node => node.id === asking.id);
+/** A stored message with the outputs of calls that were typed in this tab, and are not stored yet. */
+function withTyped(message, own) {
+  const typed = new Map(own?.calls?.map(call => [call.id, call.output]));
+  return message.calls ? { ...message, calls: message.calls.map(call => call.server ? call : { ...call, output: typed.get(call.id) || call.output }) } : message;
+}
+
+/**
+ * Approve or refuse a call of an MCP server, or approve all of its tool in this chat. The last decision answers. A call is
+ * decided once, also where two tabs show it.
+ */
+export async function decide({ id: asking, chat: asked }, { id, server, name }, approval, isForAll = false) {
   const isMeant = call => call.approval === "asked" && (call.id === id || (isForAll && call.server === server && call.name === name));
-  if (!message?.calls.some(isMeant)) return; // the button was pressed twice
-  const calls = message.calls.map(call => isMeant(call) ? { ...call, approval } : call);
+  const change = message => message?.calls.some(isMeant)
+    ? { ...message, calls: message.calls.map(call => isMeant(call) ? { ...call, approval } : call) } : null;
+  const own = () => nodes.value.find(node => node.id === asking);
+  const decideHere = () => change(own());
+  const message = isStored ? await store.changeMessage(asking, change).catch(decideHere) : decideHere();
+  if (!message || chat.value.id !== asked) return; // the button was pressed twice, or in another tab before
+  put(withTyped(message, own()));
   const { approved = {} } = chat.value;
-  put({ ...message, calls });
   if (isForAll) chat.value = { ...chat.value, approved: { ...approved, [server]: [...(approved[server] ?? []), name] } };
-  save(chat.value.id, { approved: chat.value.approved }, [{ ...message, calls }]);
-  if (calls.every(call => call.approval !== "asked" && call.server)) generate();
+  if (isForAll || !isStored) save(asked, { approved: chat.value.approved }, []);
+  if (message.calls.every(call => call.approval !== "asked" && call.server)) generate();
 }
 
 export function stop() {

@@ -72,6 +72,22 @@ export const updateChat = (id, changes, nodes = []) => write(id, (chats, message
   };
 });
 
+/**
+ * Change a stored message before any other tab does: `change` returns the new one, or null to leave it as it is. Returns the
+ * new one; null if it was left, or there is none.
+ */
+export async function changeMessage(id, change) {
+  let changed = null;
+  await transact("readwrite", (_, messages) => {
+    messages.get(id).onsuccess = ({ target: { result: message } }) => {
+      changed = message ? change(message) : null;
+      if (changed) messages.put(changed);
+    };
+  });
+  if (changed) others.postMessage(changed.chat);
+  return changed;
+}
+
 export const deleteChat = id => write(id, (chats, messages) => {
   chats.delete(id);
   messages.index(CHAT).openKeyCursor(id).onsuccess = ({ target: { result: cursor } }) => {

@@ -1,6 +1,6 @@
 /** Conversations that the server stores: list, items, and answers that continue one. */
 
-import { useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { followEvents, get, getAll, post, remove, saveFile } from "./api.js";
 import { fromItems, toItems, toMarkdown } from "./chat_items.js";
 import { startChat } from "./chat_state.js";
@@ -9,7 +9,7 @@ import { ModelField } from "./model_field.js";
 import { Action, Broken, ErrorBox, Field, Form, html, parseJson, Table, Time, useList, useLoad } from "./ui.js";
 
 export function ConversationsView({ id }) {
-  return id ? html`<${Conversation} id=${id} />` : html`<${ConversationList} />`;
+  return id ? html`<${Conversation} key=${id} id=${id} />` : html`<${ConversationList} />`;
 }
 
 function ConversationList() {
@@ -35,6 +35,8 @@ function Conversation({ id }) {
   const items = useList(`${path}/items`, { order: "desc" });
   const [live, setLive] = useState(null);
   const [isBroken, setBroken] = useState(false);
+  const leaving = useRef(new AbortController());
+  useEffect(() => () => leaving.current.abort(), []); // the server goes on
   const send = async ({ model, text }) => {
     const body = { model, input: text, conversation: id, stream: true };
     const question = { id: "live-user", type: "message", role: "user", content: [{ type: "input_text", text }] };
@@ -42,7 +44,7 @@ function Conversation({ id }) {
     setLive([question]);
     try {
       const keptAt = ({ data: { response } }) => response && `v1/responses/${response.id}?stream=true`;
-      for await (const { event, data } of followEvents("POST", "v1/responses", { body }, keptAt)) {
+      for await (const { event, data } of followEvents("POST", "v1/responses", { body, signal: leaving.current.signal }, keptAt)) {
         setBroken(event === "broken");
         if (!data) continue;
         if (data.type === "response.failed") throw new Error(data.response.error.message);
@@ -80,7 +82,7 @@ function openInChat(title, items) {
 export const storeChat = (messages, title) => storeItems(toItems(messages), title);
 
 async function storeItems(items, title) {
-  const made = items.filter(({ type }) => !type.startsWith("mcp_approval_")) // an approval counts once
+  const made = items.filter(({ type = "message" }) => !type.startsWith("mcp_approval_")) // an approval counts once
     .map(({ id, status, approval_request_id, ...item }) => item); // they get new ids
   const metadata = title ? { title: title.slice(0, 512) } : {};
   const { id } = await post("v1/conversations", { metadata, items: made.slice(0, 20) });

@@ -64,7 +64,7 @@ export function LoadView() {
     ${replicas.length > 0 && html`<h2>Replicas</h2>
     <${Table} caption="Replicas" rows=${replicas.map(each => ({ id: each.replica, ...each }))} columns=${[
       ["Address", row => html`<code>${row.id}</code>`],
-      ["State", row => row.problem || (row.load.draining ? "draining" : "serving")],
+      ["State", row => row.problem || (row.load.draining ? "draining" : row.load.models.length ? "serving" : "no model is loaded")],
       ["Running", row => row.load ? `${row.load.num_running} of ${row.load.num_slots}` : "–", true],
       ["Waiting", row => row.load ? row.load.queues.reduce((sum, queue) => sum + queue.num_requests, 0) : "–", true],
       ["KV cache, tokens", row => row.load ? `${formatNumber(row.load.num_used_cells)} of ${formatNumber(row.load.num_cells)}` : "–", true],

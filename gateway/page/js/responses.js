@@ -9,7 +9,7 @@ import { Action, Broken, ErrorBox, Field, Form, formatNumber, html, Json, notify
 const isActive = response => ["queued", "in_progress"].includes(response?.status);
 
 export function ResponsesView({ id }) {
-  return id ? html`<${StoredResponse} id=${id} />` : html`<${ResponseList} />`;
+  return id ? html`<${StoredResponse} key=${id} id=${id} />` : html`<${ResponseList} />`;
 }
 
 function ResponseList() {

@@ -6,10 +6,20 @@ const HEADER_BYTES = 44;
 /** Whether the browser lets this page record: only over HTTPS or on loopback. */
 export const canRecord = Boolean(navigator.mediaDevices?.getUserMedia && window.MediaRecorder);
 
-/** Begin to record; returns a function that ends it and returns the file. Throws an Error if there is no microphone, or the user refuses. */
-export async function startRecording() {
+/**
+ * Begin to record; returns a function that ends it and returns the file, null if `leaving` was aborted before the user has
+ * answered. The abort ends the recording. Throws an Error if there is no microphone, or the user refuses.
+ * @param {AbortSignal} leaving
+ */
+export async function startRecording(leaving) {
   const stream = await navigator.mediaDevices.getUserMedia({ audio: true })
     .catch(error => { throw new Error(error.name === "NotFoundError" ? "There is no microphone." : "The browser does not let this page use the microphone."); });
+  const release = () => { for (const track of stream.getTracks()) track.stop(); };
+  leaving.addEventListener("abort", release);
+  if (leaving.aborted) {
+    release();
+    return null;
+  }
   const recorder = new MediaRecorder(stream);
   const pieces = [];
   recorder.ondataavailable = ({ data }) => pieces.push(data);
@@ -17,7 +27,7 @@ export async function startRecording() {
   recorder.start();
   return async () => {
     recorder.stop();
-    for (const track of stream.getTracks()) track.stop();
+    release();
     await ended;
     const bytes = await new Blob(pieces).arrayBuffer();
     const sound = await new OfflineAudioContext(1, 1, RATE).decodeAudioData(bytes); // resampled to RATE

@@ -10,7 +10,7 @@ import { Action, Broken, ErrorBox, Field, Form, html, Json, notify, Status, Tabl
 const ENDED = ["completed", "failed", "cancelled", "expired", "incomplete"];
 
 export function ThreadsView({ id }) {
-  return id ? html`<${Thread} id=${id} />` : html`<${ThreadList} />`;
+  return id ? html`<${Thread} key=${id} id=${id} />` : html`<${ThreadList} />`;
 }
 
 function ThreadList() {

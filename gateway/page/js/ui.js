@@ -4,7 +4,7 @@ import { signal } from "@preact/signals";
 import htm from "htm";
 import { h } from "preact";
 import { useCallback, useEffect, useId, useMemo, useRef, useState } from "preact/hooks";
-import { ConnectionError, get } from "./api.js";
+import { get, isAway } from "./api.js";
 
 export const html = htm.bind(h);
 
@@ -46,7 +46,7 @@ export function useLoad(load, inputs) {
       next = { error };
     }
     if (number !== latest.current) return;
-    const isBroken = next.error instanceof ConnectionError && loaded.isShown;
+    const isBroken = loaded.isShown && next.error && isAway(next.error);
     if (isBroken) notify(next.error.message, true);
     else setState(next);
     if (loaded.isBroken && !isBroken) notify("The server can be reached again.");

@@ -102,6 +102,31 @@ async def test_a_model_that_does_not_hear_has_no_microphone(tab: Tab) -> None:
     await expect(tab.page.get_by_role("button", name="Record")).to_have_count(0)
 
 
+async def test_a_microphone_that_is_granted_after_the_view_was_left_is_released(
+    browser: Browser, server: Corral
+) -> None:
+    """Nobody would see that it records."""
+    async with open_tab(browser, server.url) as tab:
+        await tab.page.context.grant_permissions(["microphone"])
+        await tab.page.add_init_script(
+            """const ask = MediaDevices.prototype.getUserMedia;
+            MediaDevices.prototype.getUserMedia = async function (wanted) {
+              window.microphone = await ask.call(this, wanted);
+              await new Promise(resolve => { window.grant = resolve; });
+              return window.microphone;
+            };"""
+        )
+        await tab.page.route("**/v1/models", let_models_hear)
+        await tab.go("chat")
+        await tab.page.get_by_role("button", name="Record").click()
+        await tab.page.wait_for_function("() => window.grant")
+        await tab.go("files")
+        await tab.page.get_by_role("heading", name="Files").wait_for()
+        await tab.page.evaluate("() => window.grant()")
+
+        await tab.page.wait_for_function("() => !window.microphone.active")
+
+
 async def test_a_microphone_that_is_refused_is_said(browser: Browser, server: Corral) -> None:
     async with open_tab(browser, server.url) as tab:
         await tab.page.add_init_script(

@@ -1,5 +1,6 @@
 """Followed streams of the page while the network is away, in Chromium with the demo model."""
 
+import json
 import re
 from collections.abc import AsyncIterator
 from typing import Any
@@ -18,6 +19,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module"), needs_c
 OFFLINE = ("Failed to load resource: net::ERR_",)
 EVENTS_BYTES = 40_000
 """About a hundred events; an answer that does not end has thousands."""
+AWAY = {"error": {"message": "A service is away.", "code": "upstream_unavailable"}}
 BROKEN = "This goes on when the server can be reached again."
 
 
@@ -92,6 +94,39 @@ async def test_a_background_response_goes_on_when_the_network_is_back(
         await lose_network_for_a_while(tab, network, text)
         await api.post(f"/responses/{response['id']}/cancel")
         await expect(tab.page.get_by_role("button", name="Cancel")).to_have_count(0)
+
+
+async def test_a_stream_goes_on_when_a_service_behind_the_gateway_is_back(
+    tab: Tab, api: httpx.AsyncClient
+) -> None:
+    """As after a restart of the control service, of which the gateway tells in the stream."""
+    body = {"input": "Tell me a story about a fox.", "ignore_eos": True}
+    response = await create(api, "responses", model=MODEL, background=True, **body)
+    frame = f"event: error\ndata: {json.dumps({'type': 'error', **AWAY})}\n\n"
+    await tab.page.route(
+        "**/v1/responses/*?stream=true*",
+        lambda route: route.fulfill(content_type="text/event-stream", body=frame),
+        times=1,
+    )
+    await tab.go(f"responses/{response['id']}")
+    await expect(tab.page.get_by_text(BROKEN)).to_be_visible()
+    await expect(tab.page.get_by_text(BROKEN)).to_have_count(0)
+    await expect(tab.page.get_by_role("group", name="Output").locator(".markdown")).to_be_visible()
+    await api.post(f"/responses/{response['id']}/cancel")
+
+
+async def test_what_is_shown_stays_while_a_service_behind_the_gateway_is_away(tab: Tab) -> None:
+    """Such as a form that is half filled."""
+    tab.allowed = ("Failed to load resource: the server responded with a status of 503",)
+    await tab.go("load")
+    slots = tab.page.get_by_role("progressbar", name="Slots")
+    await expect(slots).to_be_visible()
+    await tab.page.route("**/admin/load", lambda route: route.fulfill(status=503, json=AWAY))
+    await expect(tab.page.get_by_text(AWAY["error"]["message"])).to_be_visible()
+    await expect(slots).to_be_visible()
+    await tab.page.unroute("**/admin/load")
+
+    await expect(tab.page.get_by_text("The server can be reached again.")).to_be_visible()
 
 
 async def test_what_is_shown_stays_while_the_network_is_away(tab: Tab) -> None:

@@ -33,6 +33,20 @@ async def test_an_answer_streams_in(tab: Tab) -> None:
     await expect(answers(tab).last).to_contain_text("stopped")
 
 
+async def test_of_several_choices_the_first_is_shown(tab: Tab) -> None:
+    """The tokens of all were one text."""
+    await open_chat(tab)
+    fields = {"seed": 1, "temperature": 1, "ignore_eos": True, "max_tokens": 30}
+    texts = []
+    for more in ({}, {"n": 3}):
+        await tab.page.get_by_label("Other fields").fill(json.dumps(fields | more))
+        await tab.page.get_by_role("button", name="New chat").click()
+        await ask_and_wait(tab, "Tell me a story about a fox.")
+        texts.append(await answers(tab).last.locator(".markdown").text_content())
+
+    assert texts[0] == texts[1]
+
+
 async def test_a_message_may_be_sent_before_the_models_are_listed(tab: Tab) -> None:
     """The request waits for the list, since it must name a model."""
 

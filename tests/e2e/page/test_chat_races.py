@@ -89,6 +89,26 @@ async def test_a_chat_is_renamed_while_it_streams(tab: Tab) -> None:
     assert sorted(chat["title"] for chat in stored) == ["A fox", CAPITAL]
 
 
+async def test_an_output_that_is_typed_survives_the_news_of_another_tab(tab: Tab) -> None:
+    """It is stored only when it is sent."""
+    call = {"index": 0, "id": "call_1", "function": {"name": "look", "arguments": "{}"}}
+    chunk = {"object": "chat.completion.chunk", "choices": [{"delta": {"tool_calls": [call]}}]}
+    stream = f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n"
+    await tab.page.route(
+        "**/v1/chat/completions",
+        lambda route: route.fulfill(content_type="text/event-stream", body=stream),
+    )
+    await open_chat(tab)
+    await ask(tab, STORY)
+    output = answers(tab).get_by_label("Output of the tool")
+    await output.fill("A fox sleeps.")
+    async with second_tab(tab) as other:
+        await other.page.get_by_role("button", name="Pin", exact=True).click()
+        await expect(tab.page.get_by_role("link", name=f"★ {STORY}")).to_be_visible()
+
+    await expect(output).to_have_value("A fox sleeps.")
+
+
 async def test_an_answer_goes_on_while_another_view_is_shown(tab: Tab) -> None:
     """Going back to the address of its chat does not stop it."""
     await open_chat(tab)

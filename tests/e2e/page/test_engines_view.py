@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
-from playwright.async_api import Browser, expect
+from playwright.async_api import Browser, Route, expect
 
 from tests.support.browser import NARROW, WIDE, needs_chromium, open_tab
 from tests.support.engine_stand_in import EngineStandIn, run_engine
@@ -61,6 +62,23 @@ async def test_the_load_of_each_replica_and_model_is_shown(
         request = tab.page.get_by_role("region", name="Requests").get_by_role("row").nth(1)
         await expect(request).to_contain_text(PORT)
         assert await tab.overflow() == 0
+
+
+async def test_a_replica_that_loads_its_model_does_not_serve(
+    browser: Browser, corral: Corral
+) -> None:
+    async def unload(route: Route) -> None:
+        loads: Any = await (await route.fetch()).json()
+        loads["replicas"][0]["load"]["models"] = []
+        await route.fulfill(json=loads)
+
+    async with open_tab(browser, corral.url) as tab:
+        await tab.page.route("**/admin/load", unload)
+        await tab.go("load")
+        replicas = tab.page.get_by_role("region", name="Replicas").get_by_role("row")
+        await expect(replicas.nth(1)).to_contain_text("no model is loaded")
+        await expect(replicas.nth(2)).to_contain_text("serving")
+        await tab.page.unroute_all(behavior="ignoreErrors")
 
 
 @pytest.mark.parametrize("width", [WIDE, NARROW])

@@ -97,6 +97,33 @@ async def test_an_approved_call_is_made_once(customer: Tab, shop: Shop) -> None:
     assert "mcp_approval_request" not in types
 
 
+async def test_a_call_is_made_once_if_two_tabs_approve_it(
+    customer: Tab, server: Corral, shop: Shop
+) -> None:
+    """Also if the second one has not heard of the first approval, as a tab that browsers froze."""
+    before = len(shop.ordered)
+    await ask(customer, QUESTION)
+    await call_of(customer).get_by_role("button", name="Approve").wait_for()
+    other = Tab(await customer.page.context.new_page(), server.url)
+    await other.page.add_init_script("BroadcastChannel.prototype.addEventListener = () => {}")
+    await other.page.route("**/v1/responses", demand_order)
+    await other.go("chat")
+    await unfold(other, "Chats")
+    await other.page.get_by_role("list", name="Chats").get_by_role("link").first.click()
+    await fold(other, "Chats")
+    approve = call_of(other).get_by_role("button", name="Approve")
+    await approve.wait_for()
+    await call_of(customer).get_by_role("button", name="Approve").click()
+    await expect(answers(customer)).to_have_count(2)
+    await expect(answers(customer).last.get_by_role("button", name="Regenerate")).to_be_visible()
+    await approve.click()
+    await other.page.evaluate("new Promise(resolve => { setTimeout(resolve, 500); })")
+
+    await expect(answers(other)).to_have_count(1)
+    assert len(shop.ordered) == before + 1
+    await other.page.close()
+
+
 async def test_a_refused_call_is_not_made(customer: Tab, shop: Shop) -> None:
     """The model answers without it; another message refuses what was not decided."""
     before = len(shop.ordered)

@@ -193,6 +193,21 @@ async def test_an_assistant_is_edited_whole(browser: Browser, searchable: Corral
     assert changed["tool_resources"]["file_search"]["vector_store_ids"] == [store]
 
 
+async def test_a_conversation_that_is_left_is_followed_no_more(tab: Tab, server: Corral) -> None:
+    async with httpx.AsyncClient(base_url=server.api, trust_env=False) as client:
+        created = (await client.post("/conversations", json={"items": []})).json()["id"]
+    await tab.go(f"conversations/{created}")
+    await tab.page.route("**/v1/responses", lambda _: None)  # waits for ever
+    form = tab.page.get_by_role("form", name="Continue")
+    await form.get_by_label("Message").fill("Tell me a story about a fox.")
+    async with tab.page.expect_request("**/v1/responses"):
+        await form.get_by_role("button", name="Send").click()
+    async with tab.page.expect_event("requestfailed") as ended:
+        await tab.page.get_by_role("link", name="All conversations").click()
+
+    assert (await ended.value).url == f"{server.api}/responses"
+
+
 async def test_a_conversation_is_saved_and_read_again(
     tab: Tab, server: Corral, tmp_path: Path
 ) -> None:

@@ -34,6 +34,7 @@ ENVOY: Final = Package(
 )
 CONFIGURATIONS: Final = ROOT / "deploy/balancers"
 PROMPTS: Final = [f"prompt {number}" for number in range(32)]
+NUM_CALLS: Final = 1500
 WHOLE: Final = "".join(f"{number} " for number in range(NUM_TOKENS))
 StartBalancer = Callable[[Sequence[RpcServer]], AbstractAsyncContextManager[str]]
 
@@ -186,6 +187,24 @@ async def _until_it_is_left(replicas: Replicas, replica: Replica) -> None:
         await homes(replicas)
         if len(replica.requests) == before:
             return
+
+
+async def test_as_many_calls_run_as_without_a_balancer(start_balancer: StartBalancer) -> None:
+    """Proxies let a connection have a hundred or a thousand, and gateways have one for all."""
+    async with run_replicas(start_balancer=start_balancer) as replicas:
+        may_answer = asyncio.Event()
+        for replica in replicas.replicas:
+            replica.may_answer = may_answer
+        async with asyncio.TaskGroup() as calls:
+            running = [
+                calls.create_task(replicas.generate(pb.GenerateRequest(text=str(number))))
+                for number in range(NUM_CALLS)
+            ]
+            while sum(len(replica.requests) for replica in replicas.replicas) < NUM_CALLS:
+                await replicas.stub.Tokenize(pb.TokenizeRequest(text="a"))  # also over a proxy
+            may_answer.set()
+
+        assert {_text(call.result()) for call in running} == {WHOLE}
 
 
 async def test_calls_of_operators_reach_all_replicas(start_balancer: StartBalancer) -> None:

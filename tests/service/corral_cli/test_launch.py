@@ -307,6 +307,18 @@ async def test_the_key_of_a_program_and_project_is_used_again(launcher: Launcher
     assert {path.stat().st_mode & 0o777 for path in stored} == {0o600}
 
 
+@pytest.mark.parametrize("damage", [{"secret": 5}, {"secret": "sch\u00e9"}, {"more": 1}])
+async def test_a_damaged_file_of_a_key_is_named(launcher: Launcher, damage: dict[str, Any]) -> None:
+    words = ("codex", *launcher.places, *launcher.token)
+    await launcher.run(*words)
+    (path,) = launcher.home.glob(".config/corral/launch/keys/*")
+    path.write_text(json.dumps(json.loads(path.read_text()) | damage))
+    ended = await launcher.run(*words)
+
+    assert ended.code == 1
+    assert f"{path} is damaged; delete it" in ended.errors
+
+
 async def test_a_key_that_may_not_create_keys_is_used_itself(launcher: Launcher) -> None:
     """Said on stderr; not if a project is asked for, or the key may be an administrator's. Without
     a key the error says what to do."""

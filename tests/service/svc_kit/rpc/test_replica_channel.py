@@ -3,7 +3,7 @@
 import asyncio
 import struct
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 import grpc.aio
@@ -321,6 +321,26 @@ async def test_balancers_read_the_load_without_a_key() -> None:
 
         assert report == b"1" + struct.pack("<d", 1.0) + b"I" + struct.pack("<d", 0.25)
         assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+
+
+async def test_load_reports_are_bounded_since_they_need_no_key() -> None:
+    """An address has 64 streams of them; one that ends makes room."""
+    async with (
+        serve_replica(Replica()) as server,
+        grpc.aio.insecure_channel(str(server.address)) as channel,
+    ):
+        method: Any = channel.unary_stream(f"/{ORCA}/StreamCoreMetrics")
+        calls = [method(b"") for _ in range(64)]
+        assert all([await call.read() for call in calls])
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await method(b"").read()
+        calls[0].cancel()
+        report = None
+        while report is None:
+            with suppress(grpc.aio.AioRpcError):
+                report = await method(b"").read()
+
+    assert isinstance(from_rpc_error(refused.value), QueueFull)
 
 
 @asynccontextmanager

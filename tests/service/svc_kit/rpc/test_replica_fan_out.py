@@ -1,11 +1,16 @@
 """Calls of operators reach every replica, and their answers are one."""
 
+import asyncio
+
 import grpc.aio
 import pytest
 from corral.inference.v1 import engine_service_pb2 as pb
 
-from svc_kit.errors import Draining, ModelNotFound
+from svc_kit.errors import Draining, ModelNotFound, SnapshotNotFound
 from svc_kit.errors.status import from_rpc_error
+from svc_kit.network import parse_address
+from svc_kit.rpc.client import open_channel
+from svc_kit.rpc.replica_fan_out import FanOut
 from tests.support.replicas import run_replicas
 
 ABORTED, NOT_RUNNING = pb.AbortOutcome.KIND_ABORTED, pb.AbortOutcome.KIND_NOT_RUNNING
@@ -22,6 +27,15 @@ async def test_lists_have_the_items_of_all_pages_of_all_replicas() -> None:
         assert not listed.next_page_token
 
 
+async def test_lists_are_sorted_as_those_of_one_replica() -> None:
+    async with run_replicas(2) as replicas:
+        for replica, age in zip(replicas.replicas, (1, 2), strict=True):
+            replica.age_s = age
+        listed = await replicas.engine.ListRequests(pb.ListRequestsRequest())
+
+        assert [each.request_id for each in listed.requests] == ["b0", "b1", "a0", "a1"]
+
+
 async def test_loads_are_summed_and_shown_by_replica() -> None:
     async with run_replicas(2) as replicas:
         reply = await replicas.engine.GetLoad(pb.GetLoadRequest())
@@ -31,6 +45,10 @@ async def test_loads_are_summed_and_shown_by_replica() -> None:
         assert [(each.num_requests, each.oldest.seconds) for each in load.queues] == [(2, 3)]
         assert [(each.model, each.num_slots) for each in load.models] == [("m", 4)]
         assert load.embedding.num_inputs == 8
+        assert [(each.num_rows, each.duration.seconds) for each in load.step_times] == [(1, 2)]
+        assert [([*each.counts], each.sum.seconds) for each in load.step_histograms] == [
+            ([2, 4], 6)
+        ]
         assert [each.replica for each in reply.replicas] == replicas.addresses
         assert [each.load.num_slots for each in reply.replicas] == [2, 2]
 
@@ -45,6 +63,38 @@ async def test_an_abort_finds_the_replica_of_a_request() -> None:
             "a1": ABORTED,
             "c0": NOT_RUNNING,
         }
+
+
+async def test_an_abort_fails_if_a_request_may_be_at_a_replica_that_is_away() -> None:
+    """It names the replica; what was found is aborted."""
+    async with run_replicas(2) as replicas:
+        replicas.replicas[1].operators_get = Draining()
+        found = await replicas.engine.Abort(pb.AbortRequest(request_ids=["a0"]))
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await replicas.engine.Abort(pb.AbortRequest(request_ids=["a0", "b0"]))
+
+        assert [each.kind for each in found.outcomes] == [ABORTED]
+        assert from_rpc_error(failed.value).message.startswith(f"{replicas.addresses[1]}: ")
+
+
+async def test_a_snapshot_is_not_missing_while_a_replica_is_away() -> None:
+    async with run_replicas(2) as replicas:
+        missing, away = SnapshotNotFound(snapshot="snap_1"), Draining()
+        for replica, error in zip(replicas.replicas, (missing, away), strict=True):
+            replica.operators_get = error
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await replicas.engine.RestoreSnapshot(pb.RestoreSnapshotRequest(snapshot_id="snap_1"))
+
+        assert isinstance(from_rpc_error(failed.value), Draining)
+
+
+async def test_a_snapshot_of_all_replicas_is_restored_as_one() -> None:
+    """Its tokens come once: replicas may share the folder."""
+    async with run_replicas(2) as replicas:
+        request = pb.RestoreSnapshotRequest(snapshot_id="snap_1")
+        restored = await replicas.engine.RestoreSnapshot(request)
+
+        assert [*restored.prompt_token_ids] == [1, 2]
 
 
 async def test_a_replica_that_is_away_is_named_in_the_load_and_missing_in_lists() -> None:
@@ -99,3 +149,29 @@ async def test_the_replicas_of_a_name_are_those_that_it_resolves_to() -> None:
         listed = await replicas.engine.ListRequests(pb.ListRequestsRequest())
 
         assert {each.replica for each in listed.requests} == {replicas.addresses[0]}
+
+
+async def test_channels_to_replicas_that_are_gone_are_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As the addresses of a name change with every restart of a pod."""
+    async with run_replicas(2) as replicas:
+        port = parse_address(replicas.addresses[0]).port
+        resolved, opened = ["127.0.0.1"], []
+
+        async def resolve(*_: object) -> list[tuple[object, ...]]:
+            return [(0, 0, 0, "", (host, 0)) for host in resolved]
+
+        def open_plain(address: str) -> grpc.aio.Channel:
+            opened.append(open_channel(address))
+            return opened[-1]
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
+        fan_out = FanOut(f"dns:///name:{port}", open_plain)
+        await fan_out.call(pb.GetLoadRequest(), (), 5)
+        resolved[:] = ["localhost"]
+        await fan_out.call(pb.GetLoadRequest(), (), 5)
+        states = [each.get_state() for each in opened]
+        await fan_out.close()
+
+        assert states == [grpc.ChannelConnectivity.SHUTDOWN, grpc.ChannelConnectivity.READY]

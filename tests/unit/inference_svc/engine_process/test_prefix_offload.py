@@ -1,7 +1,9 @@
 """Offloading prefixes to disk, with a fake engine and a real folder."""
 
+import os
 from array import array
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -270,6 +272,33 @@ def test_a_limit_of_0_bytes_disables_the_cache(folder: Path) -> None:
     bench.run(THREAD, "thread_1")
     bench.evict()
     assert not files(folder)
+
+
+def test_a_disk_that_hangs_delays_no_request_for_long(
+    bench: OffloadBench, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Later ones do not wait at all, until it answers."""
+    other, answers, scandir = OffloadBench(folder, max_read_s=0.01), Event(), os.scandir
+
+    def hang(path: Path) -> object:
+        answers.wait()
+        return scandir(path)
+
+    with monkeypatch.context() as hanging:
+        hanging.setattr(os, "scandir", hang)
+        try:
+            assert other.offloader.defer(other.request(next_prompt(), "thread_1"))
+            while other.offloader.has_deferred:
+                other.offloader.submit_overdue()
+            assert other.engine.engine.has_sequences
+            other.engine.run()
+            assert not other.offloader.defer(other.request(next_prompt(), "thread_1"))
+        finally:
+            answers.set()
+        other.complete_next()
+
+    other.evict()
+    assert other.run(next_prompt(), "thread_1").source is CacheSource.DISK
 
 
 def test_a_broken_disk_fails_no_request(tmp_path: Path) -> None:

@@ -134,6 +134,17 @@ def test_everything_is_written_before_the_engine_ends(folder: Path) -> None:
     assert other.run([*OTHER, 1], PROJECT, cache_key=b"another project").cached_tokens == 0
 
 
+def test_what_is_no_longer_on_disk_is_written_before_the_engine_ends(folder: Path) -> None:
+    """Engines of other models evict its files; while it is used in memory nobody notices."""
+    bench = WarmBench(folder)
+    bench.run(LONG, PROJECT)
+    assert bench.archive_all() == 1
+    files(folder)[0].unlink()
+
+    assert bench.archive_all() == 1
+    assert WarmBench(folder).run([*LONG, 1], PROJECT).cached_tokens == 400
+
+
 def test_an_engine_without_archived_requests_has_nothing_to_write(folder: Path) -> None:
     """Of `stored` requests without an object, and before the digest of the model is known."""
     bench = OffloadBench(folder)

@@ -2,7 +2,9 @@
 
 import fcntl
 import os
+import shutil
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -261,6 +263,30 @@ def test_without_their_key_snapshots_are_foreign(path: Path) -> None:
     (another,) = _save(store)
     with store.open(another.snapshot_id) as reader:
         assert reader.read_state() == STATE
+
+
+@pytest.mark.parametrize("what", ["folder", "key"])
+def test_a_deleted_folder_or_key_is_made_anew(path: Path, what: str) -> None:
+    """An operator may delete them while processes use them, whose later snapshots survive these."""
+    store = _store(path)
+    _save(store)
+    shutil.rmtree(path) if what == "folder" else (path / "key").unlink()
+    (snapshot,) = _save(store)
+    with _store(path).open(snapshot.snapshot_id) as reader:
+        assert reader.read_state() == STATE
+
+
+def test_readers_do_not_wait_for_a_writer(path: Path) -> None:
+    """Of another process, which may write for seconds; requests wait for what is read."""
+    (snapshot,) = _save(_store(path))
+    writer = os.open(path, os.O_RDONLY)
+    fcntl.flock(writer, fcntl.LOCK_EX)
+    with ThreadPoolExecutor() as threads:
+        described = threads.submit(_store(path).describe, snapshot.snapshot_id)
+        try:
+            assert described.result(timeout=5) == snapshot
+        finally:
+            os.close(writer)
 
 
 def test_a_full_disk_leaves_no_files(path: Path) -> None:
