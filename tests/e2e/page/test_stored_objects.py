@@ -127,7 +127,8 @@ async def test_the_chat_searches_a_store_by_itself(
         choice = {"tool_choice": {"type": "file_search"}}
         await tab.page.get_by_label("Other fields").fill(json.dumps(choice))
         async with tab.sends("**/v1/responses") as body:
-            await ask_and_wait(tab, "How much leave do I get?")
+            # With another question the greedy model writes a query without an end.
+            await ask_and_wait(tab, "What is the weather in Berlin?")
 
         assert body["tools"] == [{"type": "file_search", "vector_store_ids": [store.id]}]
         await expect(answers(tab)).to_contain_text("Searched:")
