@@ -289,6 +289,7 @@ async def test_other_routes_of_responses(setup: Setup) -> None:
         ({"input": "x", "tools": [{"type": "telepathy"}]}, "tools[0].type", "unsupported_value"),
         ({"input": [{"type": "telepathy_call", "id": "x"}]}, "input[0].type", "unsupported_value"),
         ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role", "invalid_value"),
+        ({"input": [{"type": "web_search_call", "id": "x"}]}, "input", "invalid_value"),
         ({"input": [{"role": "user", "content": [{"type": "input_audio"}]}]},
          "input[0].content[0].type", "unsupported_value"),
         ({"input": "x", "prompt": {"id": "p"}}, "prompt", "unsupported_parameter"),
