@@ -38,6 +38,7 @@ TRANSCRIPTION_PARAMS: ParamNames = {**CHAT_PARAMS, "messages": "file"}
 """The only message has the file."""
 
 COMPLETION_PARAMS: ParamNames = _COMMON | {
+    "infill.suffix": "suffix",
     "text": "prompt",
     "token_ids": "prompt",
     "top_logprobs": "logprobs",
