@@ -23,6 +23,8 @@ _OTHER_FLAGS = re.compile(r"\(\?[a-zA-Z]*[mx]")
 """Begins a group where `^`, `$` or `|` mean something else."""
 _REPETITIONS = ("*", "+", "?", "{")
 _ANYTHING = "(?s:.*)"
+_EDGES = {r"\A": "^", r"\z": "$"}
+_ANCHORS = ("^", "$", r"\A", r"\z", r"\b", r"\B")
 
 
 def rust_pattern(pattern: str) -> str:
@@ -45,7 +47,12 @@ def whole_pattern(pattern: str) -> str:
     parts = list(map(_in_ascii, _PART.findall(pattern)))
     if any(map(_OTHER_FLAGS.match, parts)):
         return f"{_ANYTHING}({''.join(parts)}){_ANYTHING}"
-    return _Whole(parts).text or "()"
+    return _Whole([_EDGES.get(part, part) for part in parts]).text or "()"
+
+
+def left_anchor(whole: str) -> str:
+    """The first anchor in what `whole_pattern` wrote, which then cannot be matched; or ""."""
+    return next((part for part in _PART.findall(whole) if part in _ANCHORS), "")
 
 
 def _rust_part(part: str) -> str:

@@ -83,12 +83,27 @@ def test_the_classes_of_a_regular_expression_are_those_of_ecmascript() -> None:
     assert [accepts(grammar, text) for text in ("ab", "a[", "]b")] == [True, False, False]
 
 
-@pytest.mark.parametrize("pattern", ["a^b", "(^a)?b", "(a$)*", "$(?:)", "(?m)^a$", "(?x)^a # b|c"])
-def test_a_pattern_with_other_anchors_is_refused_in_tags(pattern: str) -> None:
-    """Also where flags make something else of them."""
+@pytest.mark.parametrize(
+    ("pattern", "anchor"),
+    [
+        ("a^b", "^"), ("(^a)?b", "^"), ("(a$)*", "$"), ("$(?:)", "$"), ("(?m)^a$", "$"),
+        ("(?x)^a # b|c", "^"), (r"(?m)\Aa", r"\A"), (r"a\b", r"\b"), (r"\Ba", r"\b"),
+    ],
+)  # fmt: skip
+def test_a_pattern_with_other_anchors_is_refused_in_tags(pattern: str, anchor: str) -> None:
+    """By the anchor and the pattern alone, also where flags make something else of it."""
     compiled = compile_spec(call_spec(json.dumps({"pattern": pattern})))
+    problem = f"'{anchor}' in this place of the regex /{pattern}/ cannot be enforced"
 
-    assert (compiled["field"], pattern in compiled["problem"]) == ("tools[0]", True)
+    assert (compiled["field"], compiled["problem"][: len(problem)]) == ("tools[0]", problem)
+    assert "|" not in compiled["problem"].replace(pattern, "")
+
+
+@pytest.mark.parametrize("pattern", [r"\Aab\z", r"\Aa|b\z", r"x|\Aab\z"])
+def test_other_names_of_anchors_mean_the_same_in_tags(pattern: str) -> None:
+    in_tags = compile_spec(call_spec(json.dumps({"pattern": pattern})))
+
+    assert in_tags["ignored"] == []
 
 
 @pytest.mark.parametrize("part", ["[", "[^", "[:", "[a-", "[\\]", "[]", "(a)", "()", "(a|^"])
