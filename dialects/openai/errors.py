@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing_extensions import TypedDict
 
 from dialects.shared.errors import field_steps, with_field
+from dialects.shared.parameters import parameter_report
 from svc_kit.errors import DomainError, MissingField, TooShort
 from svc_kit.errors.status import ErrorDetails, openai_error
 
@@ -119,7 +120,8 @@ def with_openai_names(error: DomainError, params: ParamNames) -> DomainError:
     """The same error with the caller's name of the field."""
     if error.field is None:
         return error
-    return with_field(error, openai_name(error.field, params))
+    name, report = openai_name(error.field, params), parameter_report.get()
+    return with_field(error, name if report is None else report.place_of(name))
 
 
 def with_prompt_number(error: DomainError, number: int) -> DomainError:

@@ -10,7 +10,7 @@ from dialects.openai.responses.namespaces import HOSTED_TOOLS, flat_name
 from dialects.shared.fields import BY_KIND, EchoedModel, check_type, validate
 from dialects.shared.json_body import json_text
 from dialects.shared.media import is_address, scheme_of
-from dialects.shared.parameters import ignore_parameter
+from dialects.shared.parameters import ignore_parameter, parameter_report
 from svc_kit.errors import InvalidField, InvalidType, MissingField, UnsupportedValue
 
 TextOrParts = Annotated[
@@ -251,11 +251,10 @@ def items_to_proto(
         parts = parts_to_proto(items, path)
         message = item_pb2.MessageItem(role=item_pb2.ITEM_ROLE_USER, parts=parts)
         return [item_pb2.Item(message=message)]
-    converted = [
-        item_to_proto(item, f"{path}[{index}]")
-        for index, item in enumerate(items)
-        if not _is_dropped(item, path)
-    ]
+    kept = [index for index, item in enumerate(items) if not _is_dropped(item, path)]
+    converted = [item_to_proto(items[index], f"{path}[{index}]") for index in kept]
+    if (report := parameter_report.get()) is not None:
+        report.keep_items(path, kept)
     if needs_one and items and not converted:
         problem = "all items are ignored, since they are of tools that are not supported here"
         raise InvalidField(field=path, problem=problem)
