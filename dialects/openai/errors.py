@@ -120,8 +120,10 @@ def with_openai_names(error: DomainError, params: ParamNames) -> DomainError:
     """The same error with the caller's name of the field."""
     if error.field is None:
         return error
-    name, report = openai_name(error.field, params), parameter_report.get()
-    return with_field(error, name if report is None else report.place_of(name))
+    name = openai_name(error.field, params)
+    if params is RESPONSE_PARAMS and (report := parameter_report.get()) is not None:
+        name = report.place_of(name)
+    return with_field(error, name)
 
 
 def with_prompt_number(error: DomainError, number: int) -> DomainError:

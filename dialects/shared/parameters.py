@@ -84,7 +84,7 @@ class ParameterReport:
         """Record parameters of a response that is complete, which cannot be refused any more."""
         self._names |= dict.fromkeys(fields)
 
-    def keep_items(self, field: str, indexes: Sequence[int]) -> None:
+    def record_sent(self, field: str, indexes: Sequence[int]) -> None:
         """Record which items of a list are sent on; the others were ignored."""
         self._kept[field] = indexes
 

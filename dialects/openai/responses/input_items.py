@@ -254,7 +254,7 @@ def items_to_proto(
     kept = [index for index, item in enumerate(items) if not _is_dropped(item, path)]
     converted = [item_to_proto(items[index], f"{path}[{index}]") for index in kept]
     if (report := parameter_report.get()) is not None:
-        report.keep_items(path, kept)
+        report.record_sent(path, kept)
     if needs_one and items and not converted:
         problem = "all items are ignored, since they are of tools that are not supported here"
         raise InvalidField(field=path, problem=problem)
