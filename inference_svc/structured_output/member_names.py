@@ -8,10 +8,12 @@ a pattern allows has an escape only for a character that needs one.
 import re
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import unquote
 
 from inference_svc.structured_output.schemas import properties, required
 
-_NOT_READ = frozenset(("const", "enum", "default", "examples"))
+_VALUES = frozenset(("const", "enum"))
+_EXAMPLES = frozenset(("default", "examples"))
 _BY_NAME = frozenset(
     ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 )
@@ -25,12 +27,12 @@ _SHORT_ESCAPES = {"json_allowed_escapes": 'nrbtf\\"'}
 def with_plain_names(schema: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """A schema whose other members are named by a pattern, and options of llguidance for it.
 
-    Beside patterns of names, or names with control characters, they would still be evaded: then the
-    schema is as it was, and its texts have no \\u escapes.
+    Beside patterns of names, or names with control characters, they would still be evaded, as in a
+    value that a `$ref` names: then the schema is as it was, and its texts have no \\u escapes.
     """
     writer = _Writer()
     written = writer.write(schema)
-    if writer.has_open + writer.has_patterns + writer.has_control > 1:
+    if writer.has_hidden or writer.has_open + writer.has_patterns + writer.has_control > 1:
         return schema, _SHORT_ESCAPES
     return written, {}
 
@@ -42,7 +44,7 @@ def counts_repeated_names(schema: Any) -> bool:
 
 class _Writer:
     def __init__(self) -> None:
-        self.has_open = self.has_patterns = self.has_control = False
+        self.has_open = self.has_patterns = self.has_control = self.has_hidden = False
 
     def write(self, value: Any) -> Any:
         """Write a part of a schema. Keywords that are none count, since `$ref` may name them."""
@@ -54,10 +56,13 @@ class _Writer:
             keyword: self._inner(keyword, each) if isinstance(each, dict | list) else each
             for keyword, each in value.items()
         }
+        reference = value.get("$ref")
+        if isinstance(reference, str):
+            self.has_hidden |= not _VALUES.isdisjoint(unquote(reference).split("/"))
         return self._with_any_name(written)
 
     def _inner(self, keyword: str, value: Any) -> Any:
-        if keyword in _NOT_READ:
+        if keyword in _VALUES:
             return value
         if keyword in _BY_NAME and isinstance(value, dict):
             return {name: self.write(each) for name, each in value.items()}
@@ -93,7 +98,7 @@ def _parts(schema: Any) -> Iterator[dict[str, Any]]:
             for keyword, each in value.items():
                 if isinstance(each, dict) and keyword in _BY_NAME:
                     pending += each.values()
-                elif keyword not in _NOT_READ:
+                elif keyword not in _VALUES | _EXAMPLES:
                     pending.append(each)
 
 

@@ -181,6 +181,21 @@ def test_other_members_have_any_names(schema: dict[str, Any]) -> None:
     assert not accepts(grammar, '{"a": null, "a": 1}')
 
 
+@pytest.mark.parametrize(
+    "pointer", ["#/examples/0", "#/x-kinds/const", "#/x-kinds/%63onst", "#here"]
+)
+def test_a_schema_has_its_names_wherever_a_reference_finds_it(pointer: str) -> None:
+    inner = {"type": "object", "properties": {"a": {"type": "null"}}}
+    schema = {
+        "type": "object", "properties": {"x": {"$ref": pointer}}, "examples": [inner],
+        "x-kinds": {"const": inner}, "$defs": {"y": {**inner, "$anchor": "here"}},
+    }  # fmt: skip
+    grammar = _format(schema)["grammar"]
+
+    assert accepts(grammar, '{"x": {"a": null, "b": 1}}')
+    assert not accepts(grammar, '{"x": {"\\u0061": 1}}')
+
+
 def test_strings_beside_known_names_have_control_characters() -> None:
     """A terminal's text has \\u001b; beside patterns of names it has none."""
     schema: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "string"}}}
