@@ -42,6 +42,7 @@ from control_svc.responses.worker import KIND, end_response
 from dialects.openai.errors import RESPONSE_PARAMS, openai_names
 from dialects.openai.responses import requests as response_requests
 from dialects.openai.responses.objects import response_object
+from dialects.shared.parameters import ParameterReport, parameter_report
 from svc_kit.errors import InvalidField, OutOfRange, UnsupportedField, UnsupportedValue
 from svc_kit.rpc.field_limits import check_limits
 from svc_kit.rpc.message_mapper import encode_timestamp
@@ -222,6 +223,7 @@ class ResponseLines:
 
         Raises the errors of the HTTP API, and retryable errors.
         """
+        parameter_report.set(ParameterReport())  # of the line's task
         body = response_requests.parse_response(fields)
         for name in ("stream", "background"):
             if getattr(body, name):

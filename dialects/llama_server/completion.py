@@ -48,7 +48,11 @@ COMPLETION_PARAMS: Final = {
     "penalty_last_n": "repeat_last_n",
     "reuse": "cache_prompt",
 }
-INFILL_PARAMS: Final = COMPLETION_PARAMS | {"text": "input_prefix", "infill.files": "input_extra"}
+INFILL_PARAMS: Final = COMPLETION_PARAMS | {
+    "infill.files": "input_extra",
+    "infill.suffix": "input_suffix",
+    "text": "input_prefix",
+}
 
 
 def _prompt_kind(value: object) -> str:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing_extensions import TypedDict
 
 from dialects.shared.errors import field_steps, with_field
+from dialects.shared.parameters import parameter_report
 from svc_kit.errors import DomainError, MissingField, TooShort
 from svc_kit.errors.status import ErrorDetails, openai_error
 
@@ -38,6 +39,7 @@ TRANSCRIPTION_PARAMS: ParamNames = {**CHAT_PARAMS, "messages": "file"}
 """The only message has the file."""
 
 COMPLETION_PARAMS: ParamNames = _COMMON | {
+    "infill.suffix": "suffix",
     "text": "prompt",
     "token_ids": "prompt",
     "top_logprobs": "logprobs",
@@ -118,7 +120,10 @@ def with_openai_names(error: DomainError, params: ParamNames) -> DomainError:
     """The same error with the caller's name of the field."""
     if error.field is None:
         return error
-    return with_field(error, openai_name(error.field, params))
+    name = openai_name(error.field, params)
+    if params is RESPONSE_PARAMS and (report := parameter_report.get()) is not None:
+        name = report.place_of(name)
+    return with_field(error, name)
 
 
 def with_prompt_number(error: DomainError, number: int) -> DomainError:

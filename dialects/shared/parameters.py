@@ -32,6 +32,7 @@ TAG_PREFIX: Final = "~"
 """Prefix of union tags, which are left out of a field's path."""
 _ITEMS: Final = "[]"
 _POSITION: Final = re.compile(r"\[\d+\]")
+_ITEM: Final = re.compile(r"(\w+)\[(\d+)\]")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,6 +71,7 @@ class ParameterReport:
         """`strict`: refuse them instead."""
         self.strict = strict
         self._names: dict[str, None] = {}
+        self._kept: dict[str, Sequence[int]] = {}
 
     def add(self, field: str, reason: str) -> None:
         """Record an ignored parameter. Raises UnsupportedField in a strict request."""
@@ -81,6 +83,18 @@ class ParameterReport:
     def add_unenforced(self, fields: Iterable[str]) -> None:
         """Record parameters of a response that is complete, which cannot be refused any more."""
         self._names |= dict.fromkeys(fields)
+
+    def record_sent(self, field: str, indexes: Sequence[int]) -> None:
+        """Record which items of a list are sent on; the others were ignored."""
+        self._kept[field] = indexes
+
+    def place_of(self, field: str) -> str:
+        """The place in the caller's body of a field in the lists that were sent on."""
+        item = _ITEM.match(field)
+        kept = self._kept.get(item[1], ()) if item is not None else ()
+        if item is None or int(item[2]) >= len(kept):
+            return field
+        return f"{item[1]}[{kept[int(item[2])]}]{field[item.end() :]}"
 
     @property
     def names(self) -> tuple[str, ...]:

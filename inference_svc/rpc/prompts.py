@@ -147,7 +147,9 @@ async def _infill_tokens(request: pb.GenerateRequest, model: ModelProcessor) -> 
     tokens = vocabulary.infill_tokens
     if tokens is None:
         model_class = model.file.model_class.value
-        raise ModelCannot(model=model.name, model_class=model_class, operation="infill")
+        raise ModelCannot(
+            model=model.name, model_class=model_class, operation="infill", field="infill.suffix"
+        )
     if request.WhichOneof("prompt") == "token_ids":
         raise InvalidField(field="token_ids", problem="it cannot be combined with a suffix")
     has_names = tokens.separator is not None

@@ -30,7 +30,6 @@ from inference_svc.structured_output.texts import (
     number_option_terms,
     scalar_terms,
     string_option_terms,
-    string_terms,
     write_literal,
 )
 
@@ -269,7 +268,7 @@ class ArgumentRules:
         texts: list[str] = []
         if not strings:
             others = options
-        elif len(options) == 1 and strings[0].values and not string_terms(strings[0].schema):
+        elif len(options) == 1 and strings[0].values and not strings[0].schema:
             texts.append(self._listed(strings[0].values, end, at.syntax))
         else:
             terms = [_NO_JSON] if others and all(option.kind for option in strings) else []
@@ -340,7 +339,8 @@ class ArgumentRules:
         """A string between quotes."""
         if any(end in value for value in option.values or ()):
             self._report("a value of 'enum' with a marker of calls in it")
-        return f"{self._marker(begin)} {self._until(end, string_option_terms(option))}"
+        terms = string_option_terms(option, self._report)
+        return f"{self._marker(begin)} {self._until(end, terms)}"
 
     def _other(self, option: Alternative, at: _Place) -> str:
         """A value that is not a string, without its end."""

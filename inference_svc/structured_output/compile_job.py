@@ -28,6 +28,7 @@ from inference_svc.structured_output.grammar import (
     without_part,
 )
 from inference_svc.structured_output.matcher import GrammarUnusable, build_matcher, check_usable
+from inference_svc.structured_output.member_names import counts_repeated_names
 from inference_svc.structured_output.numbers import is_rounded, write_json
 from inference_svc.structured_output.plain_schema import PlainSchema
 from inference_svc.structured_output.schemas import find_reference
@@ -198,7 +199,10 @@ class _SchemaParts:
 
     def _compile(self, part: dict[str, Any], strict: bool) -> str | None:
         try:
-            plain = PlainSchema(part, is_rounded(part), may_have_others=True)
+            repeated = counts_repeated_names(part)
+            plain = PlainSchema(
+                part, is_rounded(part), may_have_others=True, counts_repeated=repeated
+            )
             grammars = value_grammars(plain, "", strict=strict)
             build_matcher(self._tokenizer, document(grammars))
         except GrammarUnusable as problem:

@@ -23,6 +23,7 @@ from inference_svc.structured_output.free_text import (
     anything_but,
     free_rules,
 )
+from inference_svc.structured_output.member_names import with_plain_names
 from inference_svc.structured_output.numbers import parse_json
 from inference_svc.structured_output.patterns import rust_pattern
 from inference_svc.structured_output.plain_schema import PlainSchema, plain_schema
@@ -175,6 +176,7 @@ def _convert_escape(escape: re.Match[str]) -> str:
 
 
 Grammar = dict[str, Any]
+_REPEATED = "'minProperties' of members whose names may repeat"
 _JSON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 
@@ -188,9 +190,11 @@ class OutputFormatInvalid(Exception):
         self.schema = schema
 
 
-def schema_grammar(schema: Mapping[str, Any], *, strict: bool = True) -> Grammar:
+def schema_grammar(schema: dict[str, Any], *, strict: bool = True) -> Grammar:
     """The grammar of JSON text that matches a schema."""
-    return {"json_schema": {**schema, "x-guidance": {**_JSON_STYLE, "lenient": not strict}}}
+    named, escapes = with_plain_names(schema)
+    options = {**_JSON_STYLE, **escapes, "lenient": not strict}
+    return {"json_schema": {**named, "x-guidance": options}}
 
 
 def parse_schema(text: str, field: str) -> dict[str, Any]:
@@ -229,6 +233,8 @@ def output_format_grammars(form: OutputFormat) -> list[Grammar]:
 def value_grammars(plain: PlainSchema, field: str, *, strict: bool = True) -> list[Grammar]:
     """The grammars of JSON text that matches a schema. Raises `OutputFormatInvalid`."""
     _check_parts(plain, field)
+    if plain.counts_repeated and strict:
+        raise OutputFormatInvalid(field, f"{_REPEATED} cannot be enforced", plain.schema)
     if plain.is_rounded:
         return _exact_grammars(plain, field, strict=strict)
     if plain.is_narrowed:
@@ -424,7 +430,8 @@ def _arguments(
     has_json = any(each.arguments is None for each in calls.syntaxes)
     found = {}
     for tool in calls.tools:
-        schema, problems = tool_schema(tool), list[str]()
+        schema = tool_schema(tool)
+        problems = [_REPEATED] if schema.counts_repeated else []
         _check_parts(schema, tool.field)
         with _named_errors(tool.field, {}):
             rule = arguments.arguments(

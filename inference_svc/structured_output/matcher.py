@@ -1,6 +1,7 @@
 """Implements `Guide` with llguidance: token masks, forced tokens, and limits per step."""
 
 import logging
+import re
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -19,6 +20,10 @@ _MAX_LEXER_STATES = 20_000
 # llguidance's error if no token is allowed, and the suffix of a shortened message.
 _NOTHING_ALLOWED = "NoExtensionBias"
 _NOT_VERBOSE = "<non-verbose/>"
+_ANCHOR = re.compile(
+    r"lookarounds not supported yet; (Start|End|Word)\w* in (regex /.*?/)(?=\n|$)", re.DOTALL
+)
+_ANCHORS = {"Start": "^", "End": "$", "Word": r"\b"}
 _ONE_OF = "oneOf constraints are not supported"  # an option follows that callers do not have
 FEW = 4096
 """Maximum length of the list of allowed tokens; for more it is faster to mask the whole row."""
@@ -54,7 +59,11 @@ def matcher_error(matcher: LLMatcher) -> str:
         return "nothing can satisfy it"
     if error.startswith(_ONE_OF):
         return "'oneOf' cannot be enforced where several of its schemas may match"
-    return error.removesuffix(_NOT_VERBOSE).rstrip()
+    error = error.removesuffix(_NOT_VERBOSE).rstrip()
+    return _ANCHOR.sub(
+        lambda found: f"'{_ANCHORS[found[1]]}' in this place of the {found[2]} cannot be enforced",
+        error,
+    )
 
 
 class GrammarGuides:

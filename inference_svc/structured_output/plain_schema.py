@@ -3,6 +3,7 @@
 import re
 from typing import Any, NamedTuple
 
+from inference_svc.structured_output.member_names import counts_repeated_names
 from inference_svc.structured_output.numbers import is_doubtful, is_narrowed, is_rounded
 from inference_svc.structured_output.patterns import rust_pattern, without_nul
 from inference_svc.structured_output.schemas import find_reference, properties, required
@@ -58,6 +59,8 @@ class PlainSchema(NamedTuple):
     """Whether `format` had other values than those that are enforced: they only describe."""
     may_have_others: bool = False
     """Whether something that is neither an object nor a boolean may be in place of a schema."""
+    counts_repeated: bool = False
+    """Whether a `minProperties` counts members that may have the same name."""
 
 
 def plain_schema(schema: dict[str, Any], text: str, *, annotations: bool = True) -> PlainSchema:
@@ -72,7 +75,10 @@ def plain_schema(schema: dict[str, Any], text: str, *, annotations: bool = True)
         return plain_schema(schema, text)
     has_doubt = is_doubtful(text)
     rounded, narrowed = has_doubt and is_rounded(plain), has_doubt and is_narrowed(plain)
-    return PlainSchema(plain, rounded, narrowed, cleaner.has_other_formats, cleaner.has_others)
+    repeated = '"minProperties"' in text and counts_repeated_names(plain)
+    return PlainSchema(
+        plain, rounded, narrowed, cleaner.has_other_formats, cleaner.has_others, repeated
+    )
 
 
 class _Cleaner:

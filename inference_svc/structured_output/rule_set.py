@@ -8,8 +8,9 @@ import orjson
 
 write_text = json.JSONEncoder(ensure_ascii=False, default=lambda number: [str(number)]).encode
 """Writes a text as Lark and JSON do, and a schema with all digits of its numbers."""
-_REFERENCE = '"$ref": "#'
-_OTHER_REFERENCE = re.compile(re.escape(_REFERENCE) + r"(?!/(\$defs|definitions)/)")
+_REFERENCE = re.compile(r'("\$ref": "#)(?=[/"])')
+"""Begins one by place; those by `$anchor` resolve wherever they are."""
+_OTHER_REFERENCE = re.compile(r'"\$ref": "#(?!/(\$defs|definitions)/)')
 
 
 def schema_key(schema: Any) -> str:
@@ -70,6 +71,6 @@ def _with_root(text: str, root: dict[str, Any]) -> dict[str, Any]:
     if not _OTHER_REFERENCE.search(whole):
         shared = {key: value for key, value in root.items() if key in ("$defs", "definitions")}
         return {**shared, **json.loads(text)}
-    moved = f"{_REFERENCE}/$defs/root"
-    part, inner = (json.loads(each.replace(_REFERENCE, moved)) for each in (text, whole))
+    moved = r"\1/$defs/root"
+    part, inner = (json.loads(_REFERENCE.sub(moved, each)) for each in (text, whole))
     return {**part, "$defs": {"root": inner}}

@@ -11,7 +11,7 @@ from inference_svc.structured_output.numbers import (
     number_terms,
     write_json,
 )
-from inference_svc.structured_output.patterns import whole_pattern
+from inference_svc.structured_output.patterns import left_anchor, whole_pattern
 from inference_svc.structured_output.rule_set import write_text
 from inference_svc.structured_output.schemas import Alternative, Report
 
@@ -54,7 +54,7 @@ _SCALARS = {
 _WORDS = (("true", "True"), ("false", "False"), ("null", "None"))
 
 
-def string_terms(schema: dict[str, Any]) -> list[str]:
+def string_terms(schema: dict[str, Any], report: Report) -> list[str]:
     """The limits of a string as terms that it matches all of."""
     terms = []
     least, most = schema.get("minLength"), schema.get("maxLength")
@@ -64,7 +64,10 @@ def string_terms(schema: dict[str, Any]) -> list[str]:
         if each.get("format") in FORMATS:
             terms.append(f"/{FORMATS[each['format']]}/")
         if "pattern" in each:
-            terms.append(f"/{_slashes(whole_pattern(each['pattern']))}/")
+            whole = whole_pattern(each["pattern"])
+            if anchor := left_anchor(whole):
+                report(f"'{anchor}' in this place of the regex /{each['pattern']}/")
+            terms.append(f"/{_slashes(whole)}/")
     return terms
 
 
@@ -72,11 +75,11 @@ def _slashes(pattern: str) -> str:
     return re.sub(r"(\\.)|/", lambda match: match[1] or r"\/", pattern)
 
 
-def string_option_terms(option: Alternative) -> list[str]:
+def string_option_terms(option: Alternative, report: Report) -> list[str]:
     """The terms that a string matches all of, among them its values."""
     values = option.values
     listed = [] if values is None else [f"/{'|'.join(map(escape, values))}/"]
-    return [*listed, *string_terms(option.schema)]
+    return [*listed, *string_terms(option.schema, report)]
 
 
 def number_option_terms(option: Alternative, report: Report) -> list[str]:
@@ -92,7 +95,7 @@ def scalar_terms(
 ) -> list[str]:
     """The terms of a text that is one of some strings, or a value of other types, for which it is
     taken if it looks like one; none if it is any text."""
-    limits = [string_option_terms(option) for option in strings]
+    limits = [string_option_terms(option, report) for option in strings]
     texts = [(option.kind, _scalar_limits(option, report)) for option in scalars]
     is_free = all(text == [f"/{_SCALARS[kind]}/"] for kind, text in texts)
     if [] in limits and is_free:

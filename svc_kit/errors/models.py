@@ -18,6 +18,8 @@ class ModelCannot(FailedPrecondition):
     model: str
     model_class: str
     operation: str
+    field: str | None = None
+    """The field that asks for the operation, if the call can do without."""
 
 
 class ModelTooLarge(FailedPrecondition):

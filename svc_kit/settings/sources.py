@@ -15,6 +15,12 @@ from pydantic import BaseModel, ValidationError
 
 TOML_TABLES: Final = ("inference", "control", "gateway")
 """The tables of a configuration file, one per service."""
+_SHAPES: Final = {
+    **dict.fromkeys(("model_type", "dict_type", "mapping_type"), "must be a table"),
+    **dict.fromkeys(("tuple_type", "frozen_set_type"), "must be a list"),
+    "path_type": "must be a path",
+}
+"""What a value must be, by Pydantic's types of errors, whose texts name types of Python."""
 _COMMAND_VARIABLES: Final = frozenset(
     f"CORRAL_{name}"
     for name in (
@@ -180,7 +186,7 @@ def describe_problems(
     """Yield a line for each problem with the merged values."""
     for problem in error.errors(include_url=False, include_input=False, include_context=False):
         path = tuple(str(part) for part in problem["loc"])
-        message = problem["msg"].removeprefix("Value error, ")
+        message = _SHAPES.get(problem["type"], problem["msg"].removeprefix("Value error, "))
         if problem["type"] == "extra_forbidden":
             message = f"unknown setting{_suggestion(cls, path)}"
         where = _origin(path, sources)

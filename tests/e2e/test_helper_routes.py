@@ -69,6 +69,9 @@ async def test_a_model_without_the_tokens_says_so(http: httpx.AsyncClient) -> No
     generated = await http.post(
         "/api/generate", json={"model": MODEL, "prompt": "a", "suffix": "b"}
     )
+    completion = await http.post(
+        "/v1/completions", json={"model": MODEL, "prompt": "a", "suffix": "b"}
+    )
     shown = [
         (await http.post("/api/show", json={"model": name})).json()["capabilities"]
         for name in (MODEL, INFILL)
@@ -76,6 +79,7 @@ async def test_a_model_without_the_tokens_says_so(http: httpx.AsyncClient) -> No
 
     assert infill.json()["error"]["type"] == "not_supported_error"
     assert generated.json() == {"error": f'"{MODEL}" does not support insert'}
+    assert completion.json()["error"]["param"] == "suffix"
     assert ["insert" in capabilities for capabilities in shown] == [False, True]
 
 

@@ -67,7 +67,7 @@ def create_items_request(
     body = validate(NewItemsBody, fields)
     return service_pb.CreateConversationItemsRequest(
         conversation_id=conversation_id,
-        items=items_to_proto(body.items, "items"),
+        items=items_to_proto(body.items, "items", needs_one=True),
         include=parse_includes(include),
         request_id=request_id,
     )

@@ -10,7 +10,7 @@ from dialects.openai.responses.namespaces import HOSTED_TOOLS, flat_name
 from dialects.shared.fields import BY_KIND, EchoedModel, check_type, validate
 from dialects.shared.json_body import json_text
 from dialects.shared.media import is_address, scheme_of
-from dialects.shared.parameters import ignore_parameter
+from dialects.shared.parameters import ignore_parameter, parameter_report
 from svc_kit.errors import InvalidField, InvalidType, MissingField, UnsupportedValue
 
 TextOrParts = Annotated[
@@ -242,17 +242,23 @@ class ReferenceModel(ItemModel):
     id: str = Field(min_length=1)
 
 
-def items_to_proto(items: str | Sequence[Mapping[str, Any]], path: str) -> list[item_pb2.Item]:
-    """Convert the items of a body; a string is a user message. Raises DomainErrors with paths."""
+def items_to_proto(
+    items: str | Sequence[Mapping[str, Any]], path: str, *, needs_one: bool = False
+) -> list[item_pb2.Item]:
+    """Convert the items of a body; a string is a user message. Raises DomainErrors with paths.
+    `needs_one`: items that are all dropped are an error."""
     if isinstance(items, str):
         parts = parts_to_proto(items, path)
         message = item_pb2.MessageItem(role=item_pb2.ITEM_ROLE_USER, parts=parts)
         return [item_pb2.Item(message=message)]
-    return [
-        item_to_proto(item, f"{path}[{index}]")
-        for index, item in enumerate(items)
-        if not _is_dropped(item, path)
-    ]
+    kept = [index for index, item in enumerate(items) if not _is_dropped(item, path)]
+    converted = [item_to_proto(items[index], f"{path}[{index}]") for index in kept]
+    if (report := parameter_report.get()) is not None:
+        report.record_sent(path, kept)
+    if needs_one and items and not converted:
+        problem = "all items are ignored, since they are of tools that are not supported here"
+        raise InvalidField(field=path, problem=problem)
+    return converted
 
 
 def _is_dropped(item: Mapping[str, Any], path: str) -> bool:

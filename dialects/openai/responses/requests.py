@@ -154,7 +154,11 @@ def new_response(body: ResponseBody) -> response_pb2.NewResponse:
         raise InvalidField(field="background", problem="it requires 'store' to be true")
     return response_pb2.NewResponse(
         settings=_settings(body),
-        input=items_to_proto(body.input or (), "input"),
+        input=items_to_proto(
+            body.input or (),
+            "input",
+            needs_one=not (body.conversation_id or body.previous_response_id),
+        ),
         previous_response_id=body.previous_response_id or "",
         conversation_id=body.conversation_id,
     )
@@ -167,7 +171,7 @@ def compact_request(fields: Mapping[str, Any]) -> service_pb.CompactResponseRequ
         raise MissingField(field="input")
     return service_pb.CompactResponseRequest(
         model=body.model,
-        input=items_to_proto(body.input or (), "input"),
+        input=items_to_proto(body.input or (), "input", needs_one=not body.previous_response_id),
         previous_response_id=body.previous_response_id or "",
         instructions=body.instructions,
         prompt_cache_key=body.prompt_cache_key or "",

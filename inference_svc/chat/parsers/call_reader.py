@@ -5,10 +5,11 @@ one counts that can be read up to the arguments, before which nothing is emitted
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from inference_svc.chat.parsers.json_calls import (
     Read,
+    any_name,
     read_json_call,
     read_json_items,
     read_keyed_call,
@@ -98,7 +99,7 @@ class CallReader:
             arguments = TagArguments(notation.arguments, ends, name, source, output, tools)
             read = yield from arguments.read()
         elif notation.is_object:
-            read = yield from _read_object(notation, source, output)
+            read = yield from _read_object(notation, source, output, tools)
         else:
             read = yield from _read_arguments(notation, name, call_id, source, output)
         if read is Read.NOTHING:
@@ -160,14 +161,25 @@ def _name_and_id(notation: Calls, values: dict[str, str]) -> tuple[str, str]:
     return name, call_id
 
 
-def _read_object(notation: Calls, source: Source, output: TurnOutput) -> ParseSteps[Read]:
-    read_item = read_keyed_call if notation.call.startswith('{"$name"') else read_json_call
+def _read_object(
+    notation: Calls, source: Source, output: TurnOutput, tools: OfferedTools
+) -> ParseSteps[Read]:
+    """Read a call or a list of calls. Behind a call, models write a brace too many, or another call
+    of an offered tool."""
     if notation.is_list:
+        is_keyed = notation.call.startswith('{"$name"')
+        read_item = read_keyed_call if is_keyed else read_json_call
         return (yield from read_json_items(source, output, read_item))
-    read = yield from read_item(source, output)
-    if read is Read.CALL:
+    read = Read.NOTHING
+    accepts: Callable[[str], bool] = any_name
+    while (following := (yield from read_json_call(source, output, accepts))) is Read.CALL:
         yield from source.spaces()
-        yield from source.literal("}")  # models write one too many
+        yield from source.literal("}")
+        source.mark()
+        position, read, accepts = source.position, following, tools.__contains__
+    if following is Read.BROKEN or read is Read.NOTHING:
+        return following
+    source.rewind(position)
     return read
 
 

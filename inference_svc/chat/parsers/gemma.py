@@ -16,13 +16,16 @@ QUOTES = ('<|"|>', "<escape>")
 THOUGHT, THOUGHT_END = FRAMES = ("<|channel>", "<channel|>")
 MARKERS = (*BEGINS, *ENDS, *QUOTES, *FRAMES)
 STOP_TEXTS = ("<|tool_response>", "<start_function_response>")
+_KEY = r'[^:{}\[\],<"\s\x1c-\x1f]+'
+"""White space around a key is not part of it; of the controls Rust counts fewer as such."""
 _ARGUMENTS = ArgumentSyntax(
     begin="",
     key_end=":",
     between=",",
     quotes=tuple((quote, quote) for quote in QUOTES),
     brackets=True,
-    key=r'[^:{}\[\],<"\s]+',
+    key=_KEY,
+    extra_key=_KEY,
     quotes_other_keys=True,
     sorts_keys=True,
 )

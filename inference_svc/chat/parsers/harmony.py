@@ -10,14 +10,16 @@ with `<|start|>assistant`.
 import re
 from typing import NamedTuple
 
+from inference_svc.chat.parsers.json_scanner import JsonScan, ScanState
 from inference_svc.chat.parsers.offered_tools import OfferedTools
 from inference_svc.chat.parsers.output import TurnOutput
-from inference_svc.chat.parsers.source import ParseSteps, Source, TextStripper
+from inference_svc.chat.parsers.source import ParseSteps, Source, TextSink, TextStripper
 from inference_svc.structured_output.spec import ToolCallSyntax
 
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 ENDS = ("<|end|>", "<|return|>", "<|call|>")
-MARKERS = (START, CHANNEL, MESSAGE, *ENDS, "<|constrain|>")
+CONSTRAIN = "<|constrain|>"
+MARKERS = (START, CHANNEL, MESSAGE, *ENDS, CONSTRAIN)
 _BREAKS = (*ENDS, START, CHANNEL)
 REASONING_ENDS = _BREAKS
 CLOSINGS = (f"{ENDS[0]}{START}assistant", f"{ENDS[0]}{START}assistant{CHANNEL}final{MESSAGE}")
@@ -33,6 +35,7 @@ SYNTAXES = tuple(
 TRIGGERS, CALL_HEADERS = (_TO_TOOL,), (START, CHANNEL)
 BETWEEN, FINAL = f"{START}assistant", f"{CHANNEL}final{MESSAGE}"
 """What follows an analysis, and what begins an answer."""
+_IN_HEAD = (MESSAGE, CONSTRAIN)
 _HEADERS = (CHANNEL, START, MESSAGE, " to=", "to=")
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 _FUNCTIONS = "functions."
@@ -89,9 +92,12 @@ class HarmonyReader:
     def _message(self, previous_end: str) -> ParseSteps[str]:
         """Parse a message; returns the marker that ended it."""
         source = self._source
-        if previous_end in ENDS and not (yield from source.literal(*_HEADERS)):
-            return (yield from source.until(_BREAKS, self._output.add_content))
-        end = yield from source.until((MESSAGE, *ENDS))
+        begin = previous_end
+        if begin in ENDS and not (begin := (yield from source.literal(*_HEADERS))):
+            return (yield from self._output.content_until(source, _BREAKS))
+        end = begin
+        if end != MESSAGE:
+            end = yield from source.until((MESSAGE, *ENDS))
         if end != MESSAGE:
             self._output.add_content(source.since_mark)
             return end or ENDS[0]
@@ -103,7 +109,7 @@ class HarmonyReader:
         if is_function and self._tools and (yield from self._begin_call(name)):
             return (yield from self._arguments())
         self._output.begin_message()
-        return (yield from source.until(_BREAKS, self._output.add_content))
+        return (yield from self._output.content_until(source, _BREAKS))
 
     def _begin_call(self, name: str) -> ParseSteps[bool]:
         position = self._source.position
@@ -116,18 +122,34 @@ class HarmonyReader:
         return is_call
 
     def _arguments(self) -> ParseSteps[str]:
-        """Parse the arguments of a call; without any text there are none."""
-        stripper, is_empty = TextStripper(), True
+        """Parse the arguments of a call; without any text there are none. Markers are only in their
+        strings, and text behind them is content."""
+        source, output = self._source, self._output
+        stripper, scan, is_empty = TextStripper(), JsonScan(), True
 
         def add(text: str) -> None:
             nonlocal is_empty
-            inside = stripper.feed(text)
+            size = 0
+            while size < len(text) and scan.state is not ScanState.CLOSED:
+                if scan.state is ScanState.OPEN:
+                    scan.feed(text[size])
+                size += 1
+            inside = stripper.feed(text[:size])
             is_empty &= not inside
-            self._output.add_arguments(inside)
+            output.add_arguments(inside)
+            if size < len(text):
+                output.add_content(text[size:])
 
-        end = yield from self._source.until(_BREAKS, add)
+        output.begin_message()
+        sink: TextSink = add
+        while (end := (yield from source.until((*_BREAKS, *_IN_HEAD), sink))) in _IN_HEAD:
+            source.mark()
+            if scan.is_in_string:
+                add(end)
+            else:
+                sink = add if end == MESSAGE else _drop
         if is_empty:
-            self._output.add_arguments("{}")
+            output.add_arguments("{}")
         return end
 
     def _analysis(self) -> ParseSteps[str]:
@@ -139,3 +161,7 @@ class HarmonyReader:
             output.add_content(end if end in ENDS else "")
             return end
         return (yield from source.until(_BREAKS, output.thought_sink()))
+
+
+def _drop(_: str) -> None:
+    """The sink of the type that a header names."""

@@ -22,15 +22,15 @@ class JsonScan:
     def __init__(self, *, is_open: bool = False) -> None:
         self.state = ScanState.OPEN
         self._closers: list[str] = ["}"] if is_open else []
-        self._in_string = False
+        self.is_in_string = False
         self._escaped = False
 
     def feed(self, character: str) -> ScanState:
         """Scan the next character. Must not be called after the value is complete or broken."""
-        if self._in_string:
+        if self.is_in_string:
             self._feed_string(character)
         elif character == '"' and self._closers:
-            self._in_string = True
+            self.is_in_string = True
         elif character in "{[":
             if len(self._closers) == _MAX_DEPTH:
                 self.state = ScanState.BROKEN
@@ -52,6 +52,6 @@ class JsonScan:
         elif character == "\\":
             self._escaped = True
         elif character == '"':
-            self._in_string = False
+            self.is_in_string = False
         elif character < " ":
             self.state = ScanState.BROKEN

@@ -70,7 +70,7 @@ class TurnParser:
             used_ids,
             position=self._position,
             inline_reasoning=inline_reasoning,
-            markers=turn_format.marker_texts if tools else (),
+            markers=turn_format.marker_texts if tools or turn_format.is_harmony else (),
             thought=None if inline_reasoning else turn_format.reasoning_markers,
         )
         output, family = self._output, turn_format.family

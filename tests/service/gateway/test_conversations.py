@@ -178,6 +178,35 @@ async def test_invalid_conversations_are_rejected(
     assert (answer.status_code, error["param"], error["code"]) == (400, param, code)
 
 
+async def test_items_that_are_all_ignored_are_not_called_missing(setup: Setup) -> None:
+    """Those of a new conversation need not be any."""
+    search = {"items": [{"type": "web_search_call", "id": "ws_1"}]}
+    created = await setup.http.post("/v1/conversations", json=search)
+    answer = await setup.http.post(f"/v1/conversations/{created.json()['id']}/items", json=search)
+
+    assert (created.status_code, answer.status_code) == (200, 400)
+    error = answer.json()["error"]
+    assert (error["param"], error["code"]) == ("items", "invalid_value")
+    assert error["message"].startswith("Invalid 'items': all items are ignored")
+
+
+async def test_errors_behind_an_ignored_item_have_the_index_of_the_caller(setup: Setup) -> None:
+    """Those of the gateway and of the control service, in a new conversation and in an old one."""
+    search, said = {"type": "web_search_call", "id": "ws_1"}, {"role": "user", "content": "x"}
+    created = await setup.http.post("/v1/conversations", json={"items": [search, said]})
+    paths = ("/v1/conversations", f"/v1/conversations/{created.json()['id']}/items")
+    missing = {"type": "item_reference", "id": "msg_none"}
+    picture = {"role": "user", "content": [{"type": "input_image", "file_id": "file-none"}]}
+
+    for path in paths:
+        for wrong, field in (
+            (missing, "id"), (picture, "content[0].file_id"), ({"type": "no_such_item"}, "type"),
+        ):  # fmt: skip
+            items = [search, said, search, wrong]
+            answer = await setup.http.post(path, json={"items": items})
+            assert answer.json()["error"]["param"] == f"items[3].{field}", answer.text
+
+
 async def test_an_idempotency_key_prevents_a_second_conversation(setup: Setup) -> None:
     """The replies are equal."""
     headers, body = {"Idempotency-Key": "k"}, {"items": EVERY_KIND[:1]}

@@ -17,6 +17,7 @@ from svc_kit.errors import (
     DomainError,
     EngineRestarting,
     InvalidField,
+    ItemNotFound,
     PreviousResponseNotFound,
     ToolCallMissing,
     ToolOutputMissing,
@@ -66,6 +67,21 @@ def parse_frame(frame: bytes) -> dict[str, Any]:
     assert number == ([f"id: {event['sequence_number']}"] if is_stored else [])
     assert name == f"event: {event['type']}"
     return event
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_errors_behind_an_ignored_item_have_the_index_of_the_caller(
+    setup: Setup, stream: bool
+) -> None:
+    setup.fake.failure = ItemNotFound(item="msg_none", field="input[1].id")
+    search = {"type": "web_search_call", "id": "ws_1"}
+    answer = await setup.post(
+        model=MODEL,
+        stream=stream,
+        input=[search, {"role": "user", "content": "x"}, search, {"id": "msg_none"}],
+    )
+
+    assert '"param":"input[3].id"' in answer.text.replace(" ", "")
 
 
 async def test_mcp_servers_are_listed(setup: Setup) -> None:
@@ -289,6 +305,7 @@ async def test_other_routes_of_responses(setup: Setup) -> None:
         ({"input": "x", "tools": [{"type": "telepathy"}]}, "tools[0].type", "unsupported_value"),
         ({"input": [{"type": "telepathy_call", "id": "x"}]}, "input[0].type", "unsupported_value"),
         ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role", "invalid_value"),
+        ({"input": [{"type": "web_search_call", "id": "x"}]}, "input", "invalid_value"),
         ({"input": [{"role": "user", "content": [{"type": "input_audio"}]}]},
          "input[0].content[0].type", "unsupported_value"),
         ({"input": "x", "prompt": {"id": "p"}}, "prompt", "unsupported_parameter"),

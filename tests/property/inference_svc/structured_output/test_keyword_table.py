@@ -165,6 +165,7 @@ SCHEMAS: dict[str, Any] = {
             ("#/readOnly", {"readOnly": True}),
             ("#/x-kinds/a~1b", {"x-kinds": {"a/b": {"type": "array", "items": {"const": 3}}}}),
             ("#/x-kinds/a%20b/1", {"x-kinds": {"a b": [0, {"$ref": "#/$defs/x"}]}}),
+            ("#here", {"$defs": {"a": {"$anchor": "here", "type": "boolean"}}}),
         )
     },
     "names inside": {
@@ -191,7 +192,9 @@ REFUSED: dict[str, Collection[ToolCallFormat]] = {
     ),
     "multipleOf + text": _TAGS,
     "anyOf of types of all": _TAGS,
-    **dict.fromkeys(("patternProperties of all", "minProperties of all"), _WITHOUT_JSON),
+    **dict.fromkeys(
+        ("patternProperties of all", "minProperties of all", "$ref to #here"), _WITHOUT_JSON
+    ),
     **dict.fromkeys(("name 'a\"b'", "name 'a<b'", "name ''"), _WITHOUT_JSON[1:]),
 }  # fmt: skip
 """The families that refuse a strict tool with a schema; all others enforce it."""

@@ -270,6 +270,20 @@ async def test_responses_are_an_endpoint_and_are_not_stored(running: RunningBatc
         await ResponseClient(running.control.client).get(body["id"])
 
 
+async def test_an_error_behind_an_ignored_item_has_the_index_of_the_line(
+    running: RunningBatches,
+) -> None:
+    search, unknown = {"type": "web_search_call", "id": "ws_1"}, {"id": "msg_none"}
+    lines = [
+        batch_line("a", RESPONSES, input=[search, search, unknown]),
+        batch_line("b", RESPONSES, input=[unknown]),
+    ]
+    failed = (await running.batches.run(lines, endpoint=RESPONSES)).failed
+    errors = [failed[name]["response"]["body"]["error"] for name in "ab"]
+
+    assert [error["param"] for error in errors] == ["input[2].id", "input[0].id"]
+
+
 async def test_an_invalid_file_fails_the_batch(running: RunningBatches) -> None:
     """Errors have line numbers, and no line runs."""
     lines = [chat_line("a"), "no object", chat_line("a"), chat_line("b", model="other")]

@@ -138,17 +138,20 @@ async def test_infill_sends_both_sides(fake: FakeInference, client: AsyncClient)
     answer = await client.post("/infill", json=body)
     request = fake.calls.requests[-1]
     fake.script = Script(
-        refusal=ModelCannot(model="fake", model_class="decoder", operation="infill")
+        refusal=ModelCannot(
+            model="fake", model_class="decoder", operation="infill", field="infill.suffix"
+        )
     )
     refused = await client.post("/infill", json=body)
     completion = {"model": "fake", "prompt": "a", "suffix": "b"}
-    await client.post("/v1/completions", json=completion)
+    refused_completion = await client.post("/v1/completions", json=completion)
 
     assert answer.json()["content"] == "Hello world"
     assert (request.text, request.infill.suffix) == ("def f(", "end")
     assert [(each.name, each.text) for each in request.infill.files] == [("a.py", "x")]
     assert refused.json()["error"]["type"] == "not_supported_error"
     assert fake.calls.requests[-1].infill.suffix == "b"
+    assert refused_completion.json()["error"]["param"] == "suffix"
 
 
 async def test_embeddings_are_lists_of_vectors(fake: FakeInference, client: AsyncClient) -> None:

@@ -36,6 +36,12 @@ PATTERNS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     r"(^a)": (["a", "ab"], ["ba"]),
     r"(?<x>^a|b$)": (["ab", "bb", "ac"], ["ba"]),
     r"(a)|(^b)": (["ca", "bc"], ["cb"]),
+    r"(a|^b)c": (["xac", "bc"], ["xbc"]),
+    r"a(b$|(?:c))": (["xab", "acx"], ["abx"]),
+    r"((^|x)a)(y|$)": (["a", "xay"], ["ba", "ab"]),
+    r"(?i)a|^b": (["xA", "Bx"], ["xb"]),
+    r"(?i)^(?:ab|c)$": (["aB", "C"], ["xab", "cd"]),
+    r"^$": ([""], ["a"]),
 }  # fmt: skip
 """Texts in which each pattern is found, and others."""
 
@@ -46,10 +52,13 @@ def compile_format(schema: str) -> str:
 
 
 def compile_call(schema: str) -> str:
+    return str(compile_spec(call_spec(schema))["grammar"])
+
+
+def call_spec(schema: str) -> OutputSpec:
     syntaxes = FAMILIES[ToolCallFormat.QWEN_CODER].syntaxes
     tool = CallableTool("f", f'{{"properties": {{"x": {schema}}}}}', True, "tools[0]")
-    calls = ToolCallSpec(syntaxes, (tool,), required=True, several=False)
-    return str(compile_spec(OutputSpec(None, calls, None))["grammar"])
+    return OutputSpec(None, ToolCallSpec(syntaxes, (tool,), required=True, several=False), None)
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
@@ -74,7 +83,30 @@ def test_the_classes_of_a_regular_expression_are_those_of_ecmascript() -> None:
     assert [accepts(grammar, text) for text in ("ab", "a[", "]b")] == [True, False, False]
 
 
-@pytest.mark.parametrize("part", ["[", "[^", "[:", "[a-", "[\\]", "[]", "(a)", "()"])
+@pytest.mark.parametrize(
+    ("pattern", "anchor"),
+    [
+        ("a^b", "^"), ("(^a)?b", "^"), ("(a$)*", "$"), ("$(?:)", "$"), ("(?m)^a$", "$"),
+        ("(?x)^a # b|c", "^"), (r"(?m)\Aa", r"\A"), (r"a\b", r"\b"), (r"\Ba", r"\b"),
+    ],
+)  # fmt: skip
+def test_a_pattern_with_other_anchors_is_refused_in_tags(pattern: str, anchor: str) -> None:
+    """By the anchor and the pattern alone, also where flags make something else of it."""
+    compiled = compile_spec(call_spec(json.dumps({"pattern": pattern})))
+    problem = f"'{anchor}' in this place of the regex /{pattern}/ cannot be enforced"
+
+    assert (compiled["field"], compiled["problem"][: len(problem)]) == ("tools[0]", problem)
+    assert "|" not in compiled["problem"].replace(pattern, "")
+
+
+@pytest.mark.parametrize("pattern", [r"\Aab\z", r"\Aa|b\z", r"x|\Aab\z"])
+def test_other_names_of_anchors_mean_the_same_in_tags(pattern: str) -> None:
+    in_tags = compile_spec(call_spec(json.dumps({"pattern": pattern})))
+
+    assert in_tags["ignored"] == []
+
+
+@pytest.mark.parametrize("part", ["[", "[^", "[:", "[a-", "[\\]", "[]", "(a)", "()", "(a|^"])
 def test_the_work_is_linear_in_the_length_of_a_pattern(part: str) -> None:
     """Classes that nothing closes are refused as they are."""
     pattern = part * 40_000

@@ -160,16 +160,17 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
     environment = {
         "CORRAL_GATEWAY_KILN__SLOTS": "0",
         "CORRAL_GATEWAY_MODLS": "m",
+        "CORRAL_GATEWAY_PRICES": "[1]",
         "CORRAL_GATEWAY_TLS": "{",
         "OTHER": "1",
     }
     with pytest.raises(StartupError) as raised:
-        load(toml, environment, server__max_deadline_s=-1)
+        load(toml, environment, server__max_deadline_s=-1, tls__key_file=3, models=4)
     lines = str(raised.value).splitlines()
 
     assert [line for line in lines if not line.startswith("  - ")] == [
         "The settings have 1 problem(s):",
-        "The gateway settings have 8 problem(s):",
+        "The gateway settings have 12 problem(s):",
     ]
     for line in (
         f"  - {toml}: unknown table [bogus]",
@@ -180,6 +181,9 @@ def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
         "  - CORRAL_GATEWAY_MODLS: unknown setting (did you mean models?)",
         "  - CORRAL_GATEWAY_KILN__SLOTS: Input should be greater than or equal to 1",
         "  - --server-max-deadline-s: Input should be greater than 0",
+        "  - CORRAL_GATEWAY_PRICES: must be a table",
+        "  - --models: must be a list",
+        "  - --tls-key-file: must be a path",
     ):
         assert line in lines
     assert any(line.startswith("  - CORRAL_GATEWAY_TLS: is not JSON") for line in lines)
