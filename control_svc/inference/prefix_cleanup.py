@@ -41,8 +41,8 @@ up; the inference service evicts the prefixes when it needs the space."""
 _STOP_DELAY: Final = timedelta(seconds=5)
 _KEYS_DELAY: Final = timedelta(seconds=35)
 """For so long, and a call, the keys of an archived project may be cached (`KeyCacheSeconds`)."""
-_PROJECT: Final = "project:"
-"""Before the name of a project in the subject of a job."""
+_PROJECT: Final = "project"
+"""The owner in the subject of a job that deletes the prefixes of its project."""
 _SUFFIX_CHARACTERS: Final = 18
 
 
@@ -65,7 +65,7 @@ class PrefixCleanup:
         """Queue deletions in the transaction that archives the project: one now, and one when its
         keys are accepted no more."""
         for delay in (timedelta(), _KEYS_DELAY):
-            await self._enqueue(tx, f"{_PROJECT}{project}", delay)
+            await self._enqueue(tx, _PROJECT, delay)
 
     async def _enqueue(self, tx: Transaction, owner: str, delay: timedelta) -> None:
         if not self._is_used:
@@ -93,8 +93,9 @@ class PrefixCleanupWorker:
         """Delete the prefixes of an object or a project. Raises Unavailable to retry later."""
         owner = claim.subject.split("/")[0]
         request = pb.DropSnapshotsRequest(object_ids=[owner])
-        if owner.startswith(_PROJECT):
-            request = pb.DropSnapshotsRequest(projects=[owner.removeprefix(_PROJECT)])
+        if owner == _PROJECT:
+            owner = f"project {claim.project}"
+            request = pb.DropSnapshotsRequest(projects=[claim.project])
         try:
             await self._prefixes.delete(request)
         except Unavailable:

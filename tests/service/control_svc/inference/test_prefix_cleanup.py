@@ -164,17 +164,17 @@ async def test_a_dead_cleanup_job_can_be_retried(services: Services) -> None:
 
 async def test_archiving_a_project_drops_its_stateless_prefixes(services: Services) -> None:
     """At once, and again when no process accepts its keys any more."""
-    operator = Operator.of(services.running)
-    await operator.create_project("red")
+    operator, longest = Operator.of(services.running), "r" * 63
+    await operator.create_project(longest)
     services.running.clock.step_s = 0
-    await operator.archive("red")
-    assert await services.engine.dropped.get() == ["project red"]
+    await operator.archive(longest)
+    assert await services.engine.dropped.get() == [f"project {longest}"]
     services.running.clock.advance(seconds=30)
     await services.running.control.sweeper.sweep()
     assert services.engine.dropped.empty()
     services.running.clock.advance(seconds=6)
 
-    assert await services.engine.dropped.get() == ["project red"]
+    assert await services.engine.dropped.get() == [f"project {longest}"]
 
 
 class UnavailableArchive:
