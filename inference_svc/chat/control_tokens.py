@@ -38,7 +38,7 @@ class ControlTexts:
         self._pattern = _alternatives(self._texts) if self._texts else None
 
     def protect(self, value: Any) -> tuple[Any, "Placeholders"]:
-        """Replace every control text in a value; the placeholders restore them."""
+        """Replace every control text in a value; the placeholders split it again."""
         placeholders = Placeholders(self._texts)
         if self._pattern is None:
             return value, placeholders
@@ -55,32 +55,40 @@ class Placeholders:
         self._texts = texts
         number = secrets.randbelow(10**_PLACEHOLDER_DIGITS)
         self._secret = f"{number:0{_PLACEHOLDER_DIGITS}}"
-        self._pattern = re.compile(self._secret + rf"(\d{{{_INDEX_DIGITS}}})")
 
     def write(self, number: int) -> str:
         """Return the placeholder of a control text."""
         return f"{self._secret}{number:0{_INDEX_DIGITS}}"
 
-    def restore(self, text: str) -> str:
-        return self._pattern.sub(lambda match: self._texts[int(match[1])], text)
-
     def split(self, text: str) -> tuple[PromptSpan, ...]:
         """Split a rendered prompt into trusted and untrusted spans."""
-        pieces = self._pattern.split(text)
         spans = (
             PromptSpan(self._texts[int(piece)] if i % 2 else piece, trusted=i % 2 == 0)
-            for i, piece in enumerate(pieces)
+            for i, piece in enumerate(self._split(text))
         )
         return tuple(span for span in spans if span.text)
 
     def split_media(self, spans: Iterable[PromptSpan]) -> Iterator[PromptSpan]:
         """Split spans at placeholders that stand for pictures and sounds, by number."""
         for span in spans:
-            for i, piece in enumerate(self._pattern.split(span.text)):
+            for i, piece in enumerate(self._split(span.text)):
                 if i % 2:
                     yield PromptSpan(self._texts[int(piece)], trusted=False, media=int(piece))
                 elif piece:
                     yield span._replace(text=piece)
+
+    def _split(self, text: str) -> list[str]:
+        """The texts between placeholders, and between them the indexes. A regular expression would
+        have to be compiled for each prompt."""
+        first, *others = text.split(self._secret)
+        pieces = [first]
+        for each in others:
+            index, rest = each[:_INDEX_DIGITS], each[_INDEX_DIGITS:]
+            if len(index) == _INDEX_DIGITS and index.isascii() and index.isdigit():
+                pieces += [index, rest]
+            else:
+                pieces[-1] += self._secret + each
+        return pieces
 
 
 def _alternatives(texts: list[str]) -> re.Pattern[str]:

@@ -13,7 +13,7 @@ from inference_svc.engine.embedding_request import (
 )
 from inference_svc.engine.events import Embedded, Failed
 from inference_svc.engine.request import Cancel, Command
-from inference_svc.engine_client.queue_limits import QueueLimits
+from inference_svc.engine_client.queue_limits import QueueLimits, WaitingRequests
 from svc_kit.errors import AbortedByOperator, DomainError
 from svc_kit.queue_share import QueueEntry
 
@@ -49,6 +49,7 @@ class EmbeddingTracker:
         self.live: dict[int, PendingEmbedding] = {}
         self.num_inputs_done = 0
         self.num_tokens_done = 0
+        self._waiting = WaitingRequests()
         self._limits = limits
         self._send = send
         self._idle = asyncio.Event()
@@ -63,12 +64,14 @@ class EmbeddingTracker:
         pending = PendingEmbedding(request, asyncio.get_running_loop().create_future())
         self._check_queue(pending.entry)
         self.live[request.sequence_id] = pending
+        self._waiting.add(pending.entry)
         self._idle.clear()
         self._send(SubmitEmbedding(request))
         try:
             return await pending.done
         finally:
-            if self.live.pop(request.sequence_id, None) is not None:
+            if request.sequence_id in self.live:
+                self._remove(request.sequence_id)
                 self._send(Cancel(request.sequence_id))
             if not self.live:
                 self._idle.set()
@@ -82,14 +85,14 @@ class EmbeddingTracker:
         if pending is None:
             return
         if isinstance(event, Failed):
-            del self.live[event.sequence_id]
+            self._remove(event.sequence_id)
             pending.fail(event.error)
             return
         pending.vectors[event.input_index] = event.vector
         pending.num_tokens += event.num_tokens
         pending.is_estimated |= event.is_estimated
         if event.is_last and not pending.done.done():
-            del self.live[event.sequence_id]
+            self._remove(event.sequence_id)
             vectors = [vector for _, vector in sorted(pending.vectors.items())]
             pending.done.set_result(Embeddings(vectors, pending.num_tokens, pending.is_estimated))
 
@@ -106,6 +109,7 @@ class EmbeddingTracker:
         """Fail all requests, because the engine has ended."""
         failed = list(self.live.values())
         self.live.clear()
+        self._waiting = WaitingRequests()
         for pending in failed:
             pending.fail(error)
 
@@ -113,15 +117,17 @@ class EmbeddingTracker:
         """Return once nothing waits or runs."""
         await self._idle.wait()
 
+    def _remove(self, sequence_id: int) -> None:
+        self._waiting.remove(self.live.pop(sequence_id).entry)
+
     def _check_queue(self, new: QueueEntry) -> None:
-        live = self.live.values()
-        if not live:
+        if not self.live:
             return  # a single request is always accepted
-        queue = [each.entry for each in live]
+        oldest = next(iter(self.live.values()))
         self._limits.check(
-            queue,
+            self._waiting,
             [new],
-            requests=len(live) + 1,
-            tokens=sum(each.amount for each in queue) + new.amount,
-            retry_after=time.monotonic() - min(each.arrived_at for each in live),
+            requests=len(self.live) + 1,
+            tokens=self._waiting.num_tokens + new.amount,
+            wait_s=lambda: time.monotonic() - oldest.arrived_at,
         )

@@ -20,7 +20,7 @@ from inference_svc.engine.events import (
 from inference_svc.engine.request import Cancel, Command, Pause, SequenceRequest, Submit
 from inference_svc.engine_client.adapter_registry import Adapter
 from inference_svc.engine_client.output_stream import OutputStream, ReaderLimits
-from inference_svc.engine_client.queue_limits import QueueLimits
+from inference_svc.engine_client.queue_limits import QueueLimits, WaitingRequests
 from svc_kit.errors import AbortedByOperator, DomainError
 from svc_kit.queue_share import QueueEntry
 from svc_kit.tracing.span import Span, current_span
@@ -75,6 +75,7 @@ class RequestTracker:
     ) -> None:
         self.live: dict[int, ActiveSequence] = {}
         self.slots = 0
+        self._waiting = WaitingRequests()
         self._limits = limits
         self._reader = reader
         self._send = send
@@ -106,6 +107,7 @@ class RequestTracker:
         for sequence_id, request in zip(ids, requests, strict=True):
             request = replace(request, sequence_id=sequence_id)
             self.live[sequence_id] = ActiveSequence(request, stream, label, now, adapters)
+            self._waiting.add(_waiting(request))
             self._send(Submit(request))
         self._idle.clear()
         return stream, position
@@ -115,14 +117,14 @@ class RequestTracker:
         waiting = len(self.live) + len(new) - self.slots
         if waiting <= 0:
             return  # all have slots, although `Started` may not have arrived for the last ones
-        queue = [_waiting(item.request) for item in self.live.values() if item.is_waiting]
-        queued, added = (sum(each.amount for each in part) for part in (queue, new))
+        queued, added = self._waiting.num_tokens, sum(each.amount for each in new)
+        turns = 1 + max(waiting - len(new), 0) / max(self.slots, 1)
         self._limits.check(
-            queue,
+            self._waiting,
             new,
             requests=waiting if self.live else 0,  # a single request is always accepted
             tokens=queued + added if queued else 0,
-            retry_after=self._mean_age_s() * (1 + max(waiting - len(new), 0) / max(self.slots, 1)),
+            wait_s=lambda: self._mean_age_s() * turns,
         )
 
     def _check_media(self, new: SequenceRequest) -> None:
@@ -151,11 +153,11 @@ class RequestTracker:
             return
         match event:
             case Preempted():
-                live.slot = None
+                self._set_slot(live, None)
             case Resumed() | Moved():
-                live.slot = event.slot
+                self._set_slot(live, event.slot)
             case Started():
-                live.slot = event.slot
+                self._set_slot(live, event.slot)
                 live.stream.deliver(event)
             case PromptTokens():
                 live.stream.deliver(event)
@@ -166,8 +168,17 @@ class RequestTracker:
                 self._remove(event.sequence_id)
                 live.stream.deliver(event)
 
+    def _set_slot(self, live: ActiveSequence, slot: int | None) -> None:
+        if live.is_waiting and slot is not None:
+            self._waiting.remove(_waiting(live.request))
+        elif slot is None and not live.is_waiting:
+            self._waiting.add(_waiting(live.request))
+        live.slot = slot
+
     def _remove(self, sequence_id: int) -> None:
         live = self.live.pop(sequence_id)
+        if live.is_waiting:
+            self._waiting.remove(_waiting(live.request))
         if live.adapters:
             self._on_adapters_released()
         if not self.live:
@@ -194,6 +205,7 @@ class RequestTracker:
         """Fail all requests, because the engine has ended."""
         streams = {live.stream.request_id: live.stream for live in self.live.values()}
         self.live.clear()
+        self._waiting = WaitingRequests()
         for stream in streams.values():
             stream.fail(error)
         self._idle.set()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from inference_svc.engine_client.queue_limits import QueueLimits
+from inference_svc.engine_client.queue_limits import QueueLimits, WaitingRequests
 from svc_kit.errors import QueueFull
 from svc_kit.queue_share import QueueEntry
 
@@ -12,7 +12,7 @@ NEW = QueueEntry("a", 2, 10)
 
 def test_a_queue_at_its_limits_is_accepted() -> None:
     """The limits are inclusive."""
-    LIMITS.check([], [NEW], requests=4, tokens=100, retry_after=0.0)
+    LIMITS.check(WaitingRequests(), [NEW], requests=4, tokens=100, wait_s=lambda: 0.0)
 
 
 @pytest.mark.parametrize(
@@ -23,9 +23,9 @@ def test_a_queue_beyond_a_limit_and_a_share_is_refused(
     requests: int, tokens: int, bound: str, depth: str, limit: str
 ) -> None:
     """The error has the limit's name, the queue's size, the limit and the share."""
-    waiting = [QueueEntry("a", 2, 30)] * 4
+    waiting = WaitingRequests.of([QueueEntry("a", 2, 30)] * 4)
     with pytest.raises(QueueFull) as refusal:
-        LIMITS.check(waiting, [NEW], requests=requests, tokens=tokens, retry_after=7.04)
+        LIMITS.check(waiting, [NEW], requests=requests, tokens=tokens, wait_s=lambda: 7.04)
 
     held = {"requests": "4", "tokens": "120"}[bound]
     shown = {"bound": bound, "depth": depth, "limit": limit, "held": held, "share": limit}
@@ -37,20 +37,20 @@ def test_a_queue_beyond_a_limit_and_a_share_is_refused(
 def test_a_full_queue_accepts_a_project_or_a_priority_below_its_share(owner: str) -> None:
     """Interactive requests get in beside the batches of their project, and one prompt of any length
     beside those of others."""
-    waiting = [QueueEntry(owner, 3, 30)] * 4
+    waiting = WaitingRequests.of([QueueEntry(owner, 3, 30)] * 4)
 
-    LIMITS.check(waiting, [NEW, NEW], requests=6, tokens=140, retry_after=1.0)
-    LIMITS.check(waiting, [QueueEntry("a", 2, 900)], requests=5, tokens=1020, retry_after=1.0)
+    LIMITS.check(waiting, [NEW, NEW], requests=6, tokens=140, wait_s=lambda: 1.0)
+    LIMITS.check(waiting, [QueueEntry("a", 2, 900)], requests=5, tokens=1020, wait_s=lambda: 1.0)
     with pytest.raises(QueueFull, match="share of 2"):
-        LIMITS.check(waiting, [NEW] * 3, requests=7, tokens=150, retry_after=1.0)
+        LIMITS.check(waiting, [NEW] * 3, requests=7, tokens=150, wait_s=lambda: 1.0)
 
 
 @pytest.mark.parametrize(("estimate", "retry_after"), [(0.01, 1.0), (3600.0, 60.0)])
 def test_retry_after_is_between_a_second_and_a_minute(estimate: float, retry_after: float) -> None:
     """The estimate is clamped."""
-    waiting = [NEW] * 4
+    waiting = WaitingRequests.of([NEW] * 4)
     with pytest.raises(QueueFull) as refusal:
-        LIMITS.check(waiting, [NEW], requests=5, tokens=0, retry_after=estimate)
+        LIMITS.check(waiting, [NEW], requests=5, tokens=0, wait_s=lambda: estimate)
 
     assert refusal.value.retry_after == retry_after
 
