@@ -32,7 +32,7 @@ EVENTS: list[Callable[[int], SequenceEvent]] = [
     Preempted,
     lambda i: Resumed(i, 1),
     lambda i: Moved(i, 2),
-    lambda i: Cancelled(i, "decode"),
+    lambda i: Cancelled(i, "decode", 1, 1),
     lambda i: Failed(i, EngineRestarting()),
     lambda i: Finished(i, FinishReason.STOP, None, None, 1, Timings(0.0, 0.0, 0.0)),
 ]
