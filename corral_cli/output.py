@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -146,12 +147,10 @@ def transfer_bar(num_bytes: int, label: str) -> AbstractContextManager[Any]:
     )
 
 
-async def read_chunks(file: Path, chunk_bytes: int) -> AsyncIterator[bytes]:
-    """Read a file for an upload, with a progress bar."""
-    with (
-        await asyncio.to_thread(file.open, "rb") as source,
-        transfer_bar(os.fstat(source.fileno()).st_size, file.name) as bar,
-    ):
+async def read_chunks(source: BufferedReader, chunk_bytes: int) -> AsyncIterator[bytes]:
+    """Read an open file for an upload, with a progress bar. Its caller closes it, since a call that
+    fails may cancel the reading at any moment."""
+    with transfer_bar(os.fstat(source.fileno()).st_size, Path(source.name).name) as bar:
         while chunk := await asyncio.to_thread(source.read, chunk_bytes):
             yield chunk
             bar.update(len(chunk))

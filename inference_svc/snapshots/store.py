@@ -155,8 +155,9 @@ class SnapshotStore:
                 if _ID.fullmatch(snapshot_id) and _is_regular(self._path(snapshot_id)):
                     self._path(snapshot_id).unlink(missing_ok=True)
                     count += 1
-            if count and self._blocks.exists:
+            if count:
                 with self._locked():
+                    self._tidy()
                     self._delete_unused()
         return count
 
@@ -170,17 +171,21 @@ class SnapshotStore:
             return FolderUsage(0, 0)
 
     def _prepare(self) -> bytes:
-        """The key of the locked folder, created if it has none, as after somebody deleted it. The
-        first call deletes what a crash left: files that are unfinished, and unused blocks."""
+        """The key of the locked folder, created if it has none, as after somebody deleted it."""
+        self._tidy()
+        try:
+            return self._read_key()
+        except FileNotFoundError:
+            return self._create_key()
+
+    def _tidy(self) -> None:
+        """Delete what a crash left in the locked folder, files that are unfinished and unused
+        blocks, when it is first locked."""
         if not self._is_tidy:
             for unfinished in own_files(self._limits.path, _LEFT):
                 unfinished.unlink(missing_ok=True)
             self._delete_unused()
             self._is_tidy = True
-        try:
-            return self._read_key()
-        except FileNotFoundError:
-            return self._create_key()
 
     @contextmanager
     def _locked(self) -> Iterator[int]:

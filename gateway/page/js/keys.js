@@ -3,7 +3,7 @@
 import { useState } from "preact/hooks";
 import { enumName, listAll } from "./admin.js";
 import { post, remove } from "./api.js";
-import { Action, ErrorBox, Field, Form, html, notify, Status, Table, Time, useLoad } from "./ui.js";
+import { Action, copyText, ErrorBox, Field, Form, html, notify, Status, Table, Time, useLoad } from "./ui.js";
 
 const PRIORITIES = ["PRIORITY_NORMAL", "PRIORITY_INTERACTIVE", "PRIORITY_BATCH"];
 /** Scopes, and what each permits. */
@@ -66,6 +66,7 @@ export function KeysView() {
         <div><button type="button" onClick=${() => setRotated(null)}>Cancel</button></div><//></section>`}
     ${secret && html`<section class="card secret" role="status" aria-label="New key">
       <p>This key is shown once. Copy it now.</p><pre tabindex="0" aria-label="Secret">${secret}</pre>
+      <${Action} run=${() => copyText(secret)}>Copy the key<//>
       <button onClick=${() => setSecret(null)}>Hide it</button></section>`}
     <${Table} caption="Keys" rows=${keys.data} columns=${[
       ["Name", row => html`<strong>${row.name}</strong><br /><code>${row.prefix}…</code>`],

@@ -125,6 +125,10 @@ async def test_a_key_is_created_and_revoked(browser: Browser, keyed: Keyed) -> N
         await form.get_by_label("Days").fill("90")
         await form.get_by_role("button", name="Create").click()
         secret = await tab.page.get_by_label("Secret").text_content()
+        await tab.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        await tab.page.get_by_role("button", name="Copy the key").click()
+        await expect(tab.page.get_by_text("Copied.")).to_be_visible()
+        assert await tab.page.evaluate("navigator.clipboard.readText()") == secret
         row = tab.page.get_by_role("row").filter(has_text="laptop")
         await expect(row).to_contain_text("active")
         with keyed.http(secret or "") as client:

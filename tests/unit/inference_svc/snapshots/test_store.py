@@ -177,13 +177,17 @@ def test_only_regular_files_are_opened(path: Path, kind: str) -> None:
         pass
 
 
-def test_unfinished_files_of_a_crash_are_deleted(path: Path) -> None:
-    """By the next process; finished files stay."""
-    (snapshot,) = _save(_store(path))
+@pytest.mark.parametrize("drops", [False, True])
+def test_unfinished_files_of_a_crash_are_deleted(path: Path, drops: bool) -> None:
+    """By the next process that writes or drops a file; finished files stay."""
+    snapshot, other = _save(_store(path), 2)
     unfinished = path / f"{new_snapshot_id()}.unfinished"
     unfinished.touch()
     store = _store(path)
-    _save(store)
+    if drops:
+        store.drop([other.snapshot_id])
+    else:
+        _save(store)
 
     assert not unfinished.exists()
     assert _existing(store, [snapshot]) == [0]
