@@ -1,6 +1,7 @@
 /** Assistants: list, create, edit, delete. */
 
 import { get, getAll, post, remove } from "./api.js";
+import { areModelsLoading } from "./chat_state.js";
 import { ModelField } from "./model_field.js";
 import { Action, ErrorBox, Field, Form, html, notify, parseJson, Table, Time, useList, useLoad } from "./ui.js";
 
@@ -18,7 +19,7 @@ function AssistantList() {
     await list.reload();
   };
   return html`<details class="panel"><summary>New assistant</summary>
-      <${Form} label="New assistant" submit="Create" onSubmit=${create}><${Fields} /><//></details>
+      <${Form} label="New assistant" submit="Create" isLoading=${areModelsLoading.value} onSubmit=${create}><${Fields} /><//></details>
     <${Table} caption="Assistants" ...${list} columns=${[
       ["Name", row => html`<a href=${`#/assistants/${row.id}`}>${row.name ?? row.id}</a>`],
       ["Id", row => html`<code>${row.id}</code>`],
@@ -41,7 +42,7 @@ function Assistant({ id }) {
   if (!data) return html`<p class="muted" role="status">Loading…</p>`;
   return html`<p><a href="#/assistants">All assistants</a></p>
     <h2>${data.name ?? id}</h2>
-    <div class="card narrow"><${Form} label="Assistant" submit="Save" onSubmit=${save}><${Fields} assistant=${data} /><//></div>`;
+    <div class="card narrow"><${Form} label="Assistant" submit="Save" isLoading=${areModelsLoading.value} onSubmit=${save}><${Fields} assistant=${data} /><//></div>`;
 }
 
 /** The fields of an assistant, with its values. */

@@ -38,12 +38,15 @@ export const settings = signal({ ...DEFAULTS, ...readItem("localStorage", SETTIN
 export const presets = signal(readItem("localStorage", PRESETS_ITEM) ?? {});
 export const models = signal(null);
 export const modelsError = signal(null);
+/** Whether the list of models is still read, so that a form cannot name one yet. */
+export const areModelsLoading = computed(() => !models.value && !modelsError.value);
 /** The model of the next request. */
 export const model = computed(() => models.value?.find(each => each.id === settings.value.model) ?? models.value?.[0]);
 /** The running request, `{controller, update}`, or null. `update` shows what has come since the last frame. */
 export const running = signal(null);
 /** Whether the open chat is stored; it is with its first message, where the browser has room. */
 let isStored = false;
+let ending = null; // an answer that has ended, until it is stored
 let asked = 0; // how often another chat was asked for
 let shown = 0; // which of these is shown: none that was asked for before comes after it
 
@@ -74,11 +77,11 @@ export async function loadModels() {
 
 export const setSetting = (name, value) => { settings.value = { ...settings.value, [name]: value }; };
 
-/** Keep what is generated when the page is left: nothing but the session's storage is written in time. */
+/** Keep what is not stored yet when the page is left: nothing but the session's storage is written in time. */
 function leave() {
-  if (!running.value) return;
-  running.value.update(); // a hidden tab has no frames
-  const answer = { ...messages.value.at(-1), state: "stopped" };
+  running.value?.update(); // a hidden tab has no frames
+  const answer = running.value ? { ...messages.value.at(-1), state: "stopped" } : ending;
+  if (!answer) return;
   writeItem("sessionStorage", CHAT_ITEM, { id: chat.value.id, draft: draft.value.text, answer });
   stop();
 }
@@ -290,9 +293,11 @@ export async function generate() {
     answer = { ...answer, ...(controller.signal.aborted ? { state: "stopped" } : { state: "failed", error: problem.message }) };
   }
   cancelAnimationFrame(frame);
+  ending = answer;
   batch(() => {
     if (chat.value.id === answer.chat) put(answer);
     if (isShown()) running.value = null;
   });
-  save(answer.chat, {}, [answer]);
+  await save(answer.chat, {}, [answer]);
+  if (ending === answer) ending = null;
 }

@@ -3,7 +3,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { followEvents, get, getAll, post, remove, saveFile } from "./api.js";
 import { fromItems, toItems, toMarkdown } from "./chat_items.js";
-import { startChat } from "./chat_state.js";
+import { areModelsLoading, startChat } from "./chat_state.js";
 import { addResponseEvent, ItemLog, liveItems, NO_EVENTS } from "./items.js";
 import { ModelField } from "./model_field.js";
 import { Action, Broken, ErrorBox, Field, Form, html, parseJson, Table, Time, useList, useLoad } from "./ui.js";
@@ -69,7 +69,7 @@ function Conversation({ id }) {
     ${shown.length > 0 && html`<${ItemLog} items=${shown} label="Items" isBusy=${live !== null} hasOlder=${items.hasMore} loadOlder=${items.more} />`}
     <${Broken} isShown=${isBroken} />
     ${!shown.length && html`<p class="muted">It has no items yet.</p>`}
-    <div class="card narrow"><${Form} label="Continue" submit="Send" onSubmit=${send}>
+    <div class="card narrow"><${Form} label="Continue" submit="Send" isLoading=${areModelsLoading.value} onSubmit=${send}>
       <${Field} label="Message"><textarea name="text" rows="2" required /><//><${ModelField} /><//></div>`;
 }
 

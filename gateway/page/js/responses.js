@@ -2,6 +2,7 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { followEvents, get, post, remove } from "./api.js";
+import { areModelsLoading } from "./chat_state.js";
 import { addResponseEvent, ItemList, ItemLog, liveItems, NO_EVENTS } from "./items.js";
 import { ModelField } from "./model_field.js";
 import { Action, Broken, ErrorBox, Field, Form, formatNumber, html, Json, notify, Status, Table, Time, useList, useLoad, usePolling } from "./ui.js";
@@ -20,7 +21,7 @@ function ResponseList() {
     location.hash = `#/responses/${(await post("v1/responses", body)).id}`;
   };
   return html`<details class="panel"><summary>New response</summary>
-      <${Form} label="New response" submit="Start in the background" onSubmit=${create}>
+      <${Form} label="New response" submit="Start in the background" isLoading=${areModelsLoading.value} onSubmit=${create}>
         <${Field} label="Input"><textarea name="input" rows="3" required /><//><${ModelField} />
         <${Field} label="Previous response" name="previous" hint="The id of a response to continue; may be empty" /><//></details>
     <${Table} caption="Responses" ...${list} columns=${[

@@ -152,9 +152,9 @@ export function Action({ run, confirm, children, class: kind = "", ...rest }) {
 
 /**
  * A form whose fields have names. `onSubmit` gets their values; a failure is shown in the form. Then
- * they have their default values again; what was chosen from a list stays.
+ * they have their default values again; what was chosen from a list stays. It waits while a list to choose from `isLoading`.
  */
-export function Form({ onSubmit, submit, children, label }) {
+export function Form({ onSubmit, submit, children, label, isLoading = false }) {
   const [error, setError] = useState(null);
   const [isBusy, setBusy] = useState(false);
   const act = async event => {
@@ -175,7 +175,7 @@ export function Form({ onSubmit, submit, children, label }) {
   return html`<form class="fields" onSubmit=${act} aria-label=${label}>
     ${children}
     <${ErrorBox} error=${error} />
-    <div><button class="primary" disabled=${isBusy} aria-busy=${isBusy}>${submit}</button></div>
+    <div><button class="primary" disabled=${isBusy || isLoading} aria-busy=${isBusy || isLoading}>${submit}</button></div>
   </form>`;
 }
 

@@ -1,5 +1,6 @@
 """The views of stored objects: the main act of each, in Chromium with the demo model."""
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Iterator
@@ -8,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Locator, Page, expect
+from playwright.async_api import Browser, Locator, Page, Route, expect
 
 from tests.support.browser import Tab, needs_chromium, open_tab
 from tests.support.chat_page import answers, ask_and_wait, open_chat
@@ -207,6 +208,26 @@ async def test_a_conversation_that_is_left_is_followed_no_more(tab: Tab, server:
         await tab.page.get_by_role("link", name="All conversations").click()
 
     assert (await ended.value).url == f"{server.api}/responses"
+
+
+async def test_a_form_waits_for_the_models(tab: Tab, server: Corral) -> None:
+    """Until then it cannot name one; if they cannot be read, it says why."""
+    asked: asyncio.Queue[Route] = asyncio.Queue()
+    await tab.page.route("**/v1/models", asked.put)
+    await tab.go("responses")
+    form = await open_form(tab.page, "New response")
+    send = form.get_by_role("button", name="Start in the background")
+    route = await asked.get()
+    await expect(send).to_be_disabled()
+    await route.continue_()
+    await expect(send).to_be_enabled()
+    await expect(form.get_by_label("Model")).to_have_value(re.compile("."))
+
+    tab.allowed = ("Failed to load resource",)
+    await tab.page.reload()
+    await (await asked.get()).fulfill(status=503, json={"error": {"message": "It is away."}})
+    form = await open_form(tab.page, "New response")
+    await expect(form.get_by_text("It is away.")).to_be_visible()
 
 
 async def test_a_conversation_is_saved_and_read_again(
