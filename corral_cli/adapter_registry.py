@@ -1,7 +1,6 @@
 """`corral adapters add|remove|list`: adapters stored by the control service."""
 
 from collections.abc import AsyncIterator
-from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -38,16 +37,14 @@ def add(name: str, file: Path, control: Connection, **fields: Any) -> None:
 
     async def call(channel: grpc.aio.Channel) -> adapter_pb2.Adapter:
         stub = AdapterServiceStub(channel)
-        created = await stub.CreateAdapter(_upload(header, source), timeout=_UPLOAD_TIMEOUT_S)
+        created = await stub.CreateAdapter(_upload(header, file), timeout=_UPLOAD_TIMEOUT_S)
         request = pb.GetAdapterRequest(
             adapter=created.adapter.id, wait=Duration(seconds=_ENGINES_TIMEOUT_S)
         )
         timeout_s = _ENGINES_TIMEOUT_S + CALL_TIMEOUT_S
         return (await stub.GetAdapter(request, timeout=timeout_s)).adapter
 
-    with file.open("rb") as source:
-        adapter = control.run(call)
-    for line in describe(adapter):
+    for line in describe(control.run(call)):
         echo_line(line)
 
 
@@ -97,8 +94,8 @@ def describe(adapter: adapter_pb2.Adapter) -> list[str]:
 
 
 async def _upload(
-    header: adapter_pb2.AdapterHeader, source: BufferedReader
+    header: adapter_pb2.AdapterHeader, file: Path
 ) -> AsyncIterator[pb.CreateAdapterRequest]:
     yield pb.CreateAdapterRequest(header=header)
-    async for chunk in read_chunks(source, _CHUNK_BYTES):
+    async for chunk in read_chunks(file, _CHUNK_BYTES):
         yield pb.CreateAdapterRequest(chunk=chunk)

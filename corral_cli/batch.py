@@ -3,7 +3,6 @@
 import asyncio
 import sys
 from collections.abc import AsyncIterator
-from io import BufferedReader
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -109,13 +108,12 @@ def submit(control: Connection, file: Path, endpoint: str | None, watch: bool) -
     url = endpoint or _first_url(file)
 
     async def create_batch(channel: grpc.aio.Channel) -> batch_pb2.Batch:
-        uploaded = (await FileServiceStub(channel).CreateFile(_upload(source))).file
+        uploaded = (await FileServiceStub(channel).CreateFile(_upload(file))).file
         request = pb.CreateBatchRequest(input_file_id=uploaded.id, endpoint=url)
         stub = BatchServiceStub(channel)
         return (await stub.CreateBatch(request, timeout=CALL_TIMEOUT_S)).batch
 
-    with file.open("rb") as source:
-        created = control.run(create_batch)
+    created = control.run(create_batch)
     echo_line(created.id)
     if watch:
         _watch(control, created.id)
@@ -177,10 +175,10 @@ def download(control: Connection, batch_id: str, errors: bool, output: Path) -> 
     control.run(fetch)
 
 
-async def _upload(source: BufferedReader) -> AsyncIterator[files_pb.CreateFileRequest]:
-    name, purpose = Path(source.name).name, file_pb2.FILE_PURPOSE_BATCH
-    yield files_pb.CreateFileRequest(header=file_pb2.FileHeader(filename=name, purpose=purpose))
-    async for chunk in read_chunks(source, _CHUNK_BYTES):
+async def _upload(file: Path) -> AsyncIterator[files_pb.CreateFileRequest]:
+    header = file_pb2.FileHeader(filename=file.name, purpose=file_pb2.FILE_PURPOSE_BATCH)
+    yield files_pb.CreateFileRequest(header=header)
+    async for chunk in read_chunks(file, _CHUNK_BYTES):
         yield files_pb.CreateFileRequest(chunk=chunk)
 
 

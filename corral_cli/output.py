@@ -12,7 +12,6 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from io import BufferedReader
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -20,6 +19,7 @@ import click
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 
+from svc_kit.tasks import open_in_thread
 from svc_kit.terminal import escape
 
 MessageT = TypeVar("MessageT", bound=Message)
@@ -147,10 +147,12 @@ def transfer_bar(num_bytes: int, label: str) -> AbstractContextManager[Any]:
     )
 
 
-async def read_chunks(source: BufferedReader, chunk_bytes: int) -> AsyncIterator[bytes]:
-    """Read an open file for an upload, with a progress bar. Its caller closes it, since a call that
-    fails may cancel the reading at any moment."""
-    with transfer_bar(os.fstat(source.fileno()).st_size, Path(source.name).name) as bar:
+async def read_chunks(file: Path, chunk_bytes: int) -> AsyncIterator[bytes]:
+    """Read a file for an upload, with a progress bar."""
+    with (
+        await open_in_thread(lambda: file.open("rb")) as source,
+        transfer_bar(os.fstat(source.fileno()).st_size, file.name) as bar,
+    ):
         while chunk := await asyncio.to_thread(source.read, chunk_bytes):
             yield chunk
             bar.update(len(chunk))

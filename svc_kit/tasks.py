@@ -3,9 +3,10 @@ event loop, which logs "Task exception was never retrieved"."""
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 Result = TypeVar("Result")
+File = TypeVar("File", bound=IO[Any])
 
 
 def retrieve_exception(task: "asyncio.Future[Any]") -> None:
@@ -30,3 +31,19 @@ async def run_in_thread(function: Callable[..., Result], *arguments: Any) -> Res
         return await asyncio.shield(call)
     finally:
         await asyncio.wait((call,))
+
+
+async def open_in_thread(open_file: Callable[[], File]) -> File:
+    """Open a file in a thread. If the caller is cancelled meanwhile, it is closed as soon as it is
+    open."""
+    opening = asyncio.ensure_future(asyncio.to_thread(open_file))
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(_close_opened)
+        raise
+
+
+def _close_opened(opening: "asyncio.Future[Any]") -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()

@@ -28,6 +28,7 @@ from svc_kit.errors import (
 )
 from svc_kit.local_files import AllowedFolders, PrivateFile, disk_errors
 from svc_kit.sandbox.jobs import JobFailed, JobRunner
+from svc_kit.tasks import open_in_thread
 
 _BLOCK_BYTES: Final = 1 << 20
 
@@ -132,6 +133,6 @@ class AdapterBytes:
 
 
 async def _blocks(path: Path) -> AsyncIterator[bytes]:
-    with disk_errors(), await asyncio.to_thread(path.open, "rb") as source:
+    with disk_errors(), await open_in_thread(lambda: path.open("rb")) as source:
         while block := await asyncio.to_thread(source.read, _BLOCK_BYTES):
             yield block

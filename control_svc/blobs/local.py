@@ -38,6 +38,7 @@ from control_svc.blobs.store import (
 from svc_kit.errors import BlobMissing
 from svc_kit.lifecycle import StartupError
 from svc_kit.local_files import atomic_file, disk_errors, open_regular, own_files
+from svc_kit.tasks import open_in_thread
 
 READ_BYTES: Final = 256 * 1024
 _BUFFER_BYTES: Final = 1024 * 1024
@@ -103,13 +104,7 @@ class FolderBlobs:
 
     async def read(self, key: str, offset: int, length: int) -> AsyncGenerator[bytes, None]:
         """Yield the bytes of a range in chunks. Raises BlobMissing."""
-        opening = asyncio.create_task(asyncio.to_thread(self._open, key))
-        try:
-            file = await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            with suppress(BlobMissing):
-                (await opening).close()  # the thread is not cancelled
-            raise
+        file = await open_in_thread(lambda: self._open(key))
         try:
             end = offset + length
             while offset < end:

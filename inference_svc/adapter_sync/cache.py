@@ -12,6 +12,7 @@ from typing import Final
 
 from svc_kit.errors import AdapterDigestMismatch, AdapterTooLarge
 from svc_kit.local_files import disk_errors, own_files
+from svc_kit.tasks import open_in_thread
 
 
 class ChangeSignal:
@@ -134,7 +135,7 @@ class AdapterCache:
 async def _write(draft: Path, chunks: AsyncIterator[bytes]) -> str:
     digest = hashlib.sha256()
     with disk_errors():
-        file = await asyncio.to_thread(draft.open, "xb")
+        file = await open_in_thread(lambda: draft.open("xb"))
     try:
         async for chunk in chunks:
             digest.update(chunk)

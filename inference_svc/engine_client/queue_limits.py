@@ -1,9 +1,8 @@
 """Limits of an engine's queue."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Self
 
 from svc_kit.queue_share import QueueEntry, check_queue
 
@@ -16,14 +15,6 @@ class WaitingRequests:
         self.num_tokens = 0
         self._requests: Counter[tuple[str, int]] = Counter()
         self._tokens: Counter[tuple[str, int]] = Counter()
-
-    @classmethod
-    def of(cls, entries: Iterable[QueueEntry]) -> Self:
-        """The sums over entries whose amounts are prompt tokens."""
-        waiting = cls()
-        for entry in entries:
-            waiting.add(entry)
-        return waiting
 
     def add(self, entry: QueueEntry) -> None:
         """Add a request, whose amount are its prompt tokens."""

@@ -8,10 +8,10 @@ from typing import Final, NamedTuple
 
 WINDOW_S: Final = 0.1
 """The time over which it is measured."""
-BUSY_SHARE: Final = 0.5
 WAITING_SHARE: Final = 0.1
-"""Its thread runs or waits for a core for this share of the time, and waits for that share, if it
-lacks cores. A thread that wakes up seldom waits too, but not for most of the time."""
+"""The least share of the time that its thread waits for a core if it lacks cores."""
+BUSY_SHARE: Final = 0.5
+"""The least share that it runs or waits then: one that is seldom woken waits too, but rarely."""
 _UNKNOWN: Final = (0, 0)
 
 

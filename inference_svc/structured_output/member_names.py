@@ -27,12 +27,13 @@ _SHORT_ESCAPES = {"json_allowed_escapes": 'nrbtf\\"'}
 def with_plain_names(schema: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """A schema whose other members are named by a pattern, and options of llguidance for it.
 
-    Beside patterns of names, or names with control characters, they would still be evaded, as in a
-    value that a `$ref` names: then the schema is as it was, and its texts have no \\u escapes.
+    The pattern does not help where objects also have patterns of their own or known names with
+    control characters, nor in a value (`const`, `enum`) that a `$ref` uses as a schema. Such a
+    schema is returned as it was, and its texts may have no \\u escapes at all.
     """
     writer = _Writer()
     written = writer.write(schema)
-    if writer.has_hidden or writer.has_open + writer.has_patterns + writer.has_control > 1:
+    if writer.refers_to_value or writer.has_open + writer.has_patterns + writer.has_control > 1:
         return schema, _SHORT_ESCAPES
     return written, {}
 
@@ -44,10 +45,10 @@ def counts_repeated_names(schema: Any) -> bool:
 
 class _Writer:
     def __init__(self) -> None:
-        self.has_open = self.has_patterns = self.has_control = self.has_hidden = False
+        self.has_open = self.has_patterns = self.has_control = self.refers_to_value = False
 
     def write(self, value: Any) -> Any:
-        """Write a part of a schema. Keywords that are none count, since `$ref` may name them."""
+        """Write a part of a schema, also those under unknown keywords: a `$ref` may name them."""
         if isinstance(value, list):
             return [self.write(each) for each in value]
         if not isinstance(value, dict):
@@ -58,7 +59,7 @@ class _Writer:
         }
         reference = value.get("$ref")
         if isinstance(reference, str):
-            self.has_hidden |= not _VALUES.isdisjoint(unquote(reference).split("/"))
+            self.refers_to_value |= not _VALUES.isdisjoint(unquote(reference).split("/"))
         return self._with_any_name(written)
 
     def _inner(self, keyword: str, value: Any) -> Any:

@@ -1,5 +1,6 @@
 """Watches the SQL of the control service: a statement of a project's transaction that names a table
-with a project must have the condition, or insert the value, of exactly this project.
+with a project must have the condition, or insert the value, of exactly this project. No text may be
+longer than its column, which SQLite does not check.
 """
 
 import re
@@ -10,7 +11,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.sql import operators, visitors
-from sqlalchemy.sql.dml import Insert
+from sqlalchemy.sql.dml import Insert, Update
 from sqlalchemy.sql.elements import BinaryExpression
 from sqlalchemy.util import concurrency
 
@@ -29,14 +30,16 @@ Rows = Sequence[Mapping[str, Any]]
 
 @contextmanager
 def watch_statements() -> Iterator[list[str]]:
-    """Yield the list of the statements that break the rule, to which the watch adds."""
+    """Yield the list of the statements that break a rule, to which the watch adds."""
     found: list[str] = []
 
     def check(_: object, statement: Any, many: Rows, one: Mapping[str, Any], __: object) -> None:
+        rows = [*many, one] if one else many
+        found.extend(_too_long(statement, rows))
         projects = _projects_of_caller()
         if projects is None or not (_tables(statement) & OWNED):
             return
-        named = _projects(statement, [*many, one] if one else many)
+        named = _projects(statement, rows)
         if named != projects or not named:
             found.append(f"of {sorted(projects)}, names {sorted(named)}: {statement}")
 
@@ -66,6 +69,17 @@ def _projects_of_caller() -> set[str] | None:
                     return None
         frame = frame.f_back
     return None
+
+
+def _too_long(statement: Any, rows: Rows) -> Iterator[str]:
+    if not isinstance(statement, Insert | Update):
+        return
+    for row in rows or [statement.compile().params]:
+        for name, value in row.items():
+            column = statement.table.columns.get(name)
+            limit = getattr(column.type, "length", None) if column is not None else None
+            if limit is not None and isinstance(value, str) and len(value) > limit:
+                yield f"{column} has {limit} characters, not {len(value)}: {value}"
 
 
 def _tables(statement: Any) -> set[str]:

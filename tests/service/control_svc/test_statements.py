@@ -1,4 +1,5 @@
-"""The watch over the statements of all tests here finds those that reach other projects."""
+"""The watch over the statements of all tests here finds those that reach other projects, and texts
+that are too long."""
 
 import sqlalchemy as sa
 
@@ -84,3 +85,19 @@ async def test_statements_that_reach_other_projects_are_found(
         "of [], names []",
         "of ['p'], names []",
     ]
+
+
+async def test_texts_that_are_longer_than_their_columns_are_found(
+    database: Database, statements: list[str]
+) -> None:
+    """On SQLite, too, which would store them."""
+
+    async def lengthen(tx: Transaction) -> None:
+        rows = sa.update(JobRow).where(JobRow.project == "p")
+        await tx.session.execute(rows.values(subject="x" * 65, kind="y"))
+
+    await database.transactions.of("p").write(lengthen)
+
+    found = [each.partition(":")[0] for each in statements]
+    statements.clear()
+    assert found == ["jobs.subject has 64 characters, not 65"]

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import threading
 from collections.abc import Awaitable, Callable
+from io import BytesIO
 from typing import NoReturn
 
 import pytest
@@ -12,7 +13,7 @@ from gateway.calls import ComposedCall
 from inference_svc.adapter_sync.reconciler import SharedLookup
 from svc_kit.errors import UpstreamUnavailable
 from svc_kit.off_loop import ConversionTurns
-from svc_kit.tasks import end_tasks, retrieve_exception
+from svc_kit.tasks import end_tasks, open_in_thread, retrieve_exception
 
 
 class Work:
@@ -100,3 +101,30 @@ async def test_errors_that_nobody_waits_for_are_not_those_of_the_loop(
     gc.collect()
 
     assert problems == []
+
+
+async def test_a_file_whose_opener_has_gone_is_closed() -> None:
+    """A thread cannot be cancelled while it opens one."""
+    loop, gate = asyncio.get_running_loop(), threading.Event()
+    begun, closed = asyncio.Event(), asyncio.Event()
+
+    class File(BytesIO):
+        def close(self) -> None:
+            super().close()
+            closed.set()
+
+    file = File()
+
+    def open_slowly() -> File:
+        loop.call_soon_threadsafe(begun.set)
+        gate.wait()
+        return file
+
+    caller = asyncio.create_task(open_in_thread(open_slowly))
+    await begun.wait()
+    caller.cancel()
+    await asyncio.wait([caller])
+    assert not closed.is_set()
+    gate.set()
+
+    await closed.wait()

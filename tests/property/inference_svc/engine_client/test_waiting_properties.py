@@ -5,7 +5,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from inference_svc.engine.events import (
@@ -57,9 +57,10 @@ class AskedLimits(QueueLimits):
         object.__setattr__(self, "waiting", waiting)
 
 
-@given(steps=st.lists(st.one_of(submissions, events, events, st.none()), max_size=30))
+@example(steps=[make_request(), (EVENTS[0], 0), (Preempted, 0)])
+@given(steps=st.lists(st.one_of(submissions, *[events] * 5, st.none()), min_size=5, max_size=40))
 async def test_a_queue_has_the_sums_of_what_waits(steps: list[Any]) -> None:
-    """`None` is a lost engine. The oracle counts the live sequences without a slot."""
+    """`None` is a lost engine."""
     limits = AskedLimits(0, 0, 0)
     tracker = RequestTracker(limits, ReaderLimits(9, 9.0), lambda _: None, lambda: None, count())
     for step in steps:
@@ -70,15 +71,18 @@ async def test_a_queue_has_the_sums_of_what_waits(steps: list[Any]) -> None:
         elif tracker.live:
             make_event, place = step
             tracker.deliver(make_event([*tracker.live][place % len(tracker.live)]))
-    tracker.check_queue([QueueEntry("red")])
+        tracker.check_queue([QueueEntry("red")])
+        check_sums(limits.waiting, tracker)
 
+
+def check_sums(waiting: WaitingRequests, tracker: RequestTracker) -> None:
+    """Compare them with those over the live sequences without a slot."""
     requests, tokens = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
     for each in tracker.live.values():
         if each.is_waiting:
             owner = each.request.project, int(each.request.priority)
             requests[owner] += 1
             tokens[owner] += each.request.num_prompt_tokens
-    waiting = limits.waiting
     assert {each[:2]: each.amount for each in waiting.requests} == requests
     assert {each[:2]: each.amount for each in waiting.tokens} == tokens
     assert waiting.num_tokens == tokens.total()

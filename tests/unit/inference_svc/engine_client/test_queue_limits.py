@@ -1,5 +1,7 @@
 """Tests of the queue limits."""
 
+from collections.abc import Iterable
+
 import pytest
 
 from inference_svc.engine_client.queue_limits import QueueLimits, WaitingRequests
@@ -8,6 +10,13 @@ from svc_kit.queue_share import QueueEntry
 
 LIMITS = QueueLimits(requests=4, tokens=100, media_bytes=50)
 NEW = QueueEntry("a", 2, 10)
+
+
+def waiting_requests(entries: Iterable[QueueEntry]) -> WaitingRequests:
+    waiting = WaitingRequests()
+    for entry in entries:
+        waiting.add(entry)
+    return waiting
 
 
 def test_a_queue_at_its_limits_is_accepted() -> None:
@@ -23,7 +32,7 @@ def test_a_queue_beyond_a_limit_and_a_share_is_refused(
     requests: int, tokens: int, bound: str, depth: str, limit: str
 ) -> None:
     """The error has the limit's name, the queue's size, the limit and the share."""
-    waiting = WaitingRequests.of([QueueEntry("a", 2, 30)] * 4)
+    waiting = waiting_requests([QueueEntry("a", 2, 30)] * 4)
     with pytest.raises(QueueFull) as refusal:
         LIMITS.check(waiting, [NEW], requests=requests, tokens=tokens, wait_s=lambda: 7.04)
 
@@ -37,7 +46,7 @@ def test_a_queue_beyond_a_limit_and_a_share_is_refused(
 def test_a_full_queue_accepts_a_project_or_a_priority_below_its_share(owner: str) -> None:
     """Interactive requests get in beside the batches of their project, and one prompt of any length
     beside those of others."""
-    waiting = WaitingRequests.of([QueueEntry(owner, 3, 30)] * 4)
+    waiting = waiting_requests([QueueEntry(owner, 3, 30)] * 4)
 
     LIMITS.check(waiting, [NEW, NEW], requests=6, tokens=140, wait_s=lambda: 1.0)
     LIMITS.check(waiting, [QueueEntry("a", 2, 900)], requests=5, tokens=1020, wait_s=lambda: 1.0)
@@ -48,7 +57,7 @@ def test_a_full_queue_accepts_a_project_or_a_priority_below_its_share(owner: str
 @pytest.mark.parametrize(("estimate", "retry_after"), [(0.01, 1.0), (3600.0, 60.0)])
 def test_retry_after_is_between_a_second_and_a_minute(estimate: float, retry_after: float) -> None:
     """The estimate is clamped."""
-    waiting = WaitingRequests.of([NEW] * 4)
+    waiting = waiting_requests([NEW] * 4)
     with pytest.raises(QueueFull) as refusal:
         LIMITS.check(waiting, [NEW], requests=5, tokens=0, wait_s=lambda: estimate)
 
