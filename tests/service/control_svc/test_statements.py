@@ -1,7 +1,10 @@
 """The watch over the statements of all tests here finds those that reach other projects, and texts
 that are too long."""
 
+from contextlib import suppress
+
 import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
 
 from control_svc.db.engine import Database
 from control_svc.db.transaction import (
@@ -96,7 +99,8 @@ async def test_texts_that_are_longer_than_their_columns_are_found(
         rows = sa.update(JobRow).where(JobRow.project == "p")
         await tx.session.execute(rows.values(subject="x" * 65, kind="y"))
 
-    await database.transactions.of("p").write(lengthen)
+    with suppress(DBAPIError):  # PostgreSQL refuses it itself
+        await database.transactions.of("p").write(lengthen)
 
     found = [each.partition(":")[0] for each in statements]
     statements.clear()
