@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -20,7 +21,7 @@ from svc_kit.settings.groups import load_settings
 from tests.architecture.test_house_rules import ROOT
 
 FOLDER = ROOT / "deploy/kubernetes"
-OVERLAYS = ["base", "overlays/production", "overlays/gpu"]
+OVERLAYS = ["base", *(f"overlays/{name}" for name in ("production", "gpu", "vllm", "llm-d"))]
 OF_OPERATORS = {"PrometheusRule", "ScaledObject", "ServiceMonitor"}
 """Kinds that the schemas of Kubernetes do not have."""
 SECRETS = {
@@ -205,14 +206,12 @@ def test_services_have_limits_of_processors() -> None:
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_services_reach_issuers_and_collectors(overlay: str) -> None:
     """Policies with rules of outgoing traffic let out JWKS (443) and OTLP (4317), to any host."""
-    policies = [m["spec"] for m in manifests(overlay) if m["kind"] == "NetworkPolicy"]
-    anywhere = {
-        policy["podSelector"]["matchLabels"]["app.kubernetes.io/component"]: {
-            port["port"] for rule in policy["egress"] if "to" not in rule for port in rule["ports"]
-        }
-        for policy in policies
-        if "Egress" in policy["policyTypes"]
-    }
+    anywhere: dict[str, set[int]] = {}
+    for policy in [m["spec"] for m in manifests(overlay) if m["kind"] == "NetworkPolicy"]:
+        component = policy["podSelector"].get("matchLabels", {}).get("app.kubernetes.io/component")
+        rules = [rule for rule in policy.get("egress", ()) if "to" not in rule]
+        for rule in rules:
+            anywhere.setdefault(component, set()).update(port["port"] for port in rule["ports"])
 
     assert anywhere == {"gateway": {53, 443, 4317}, "inference": {53, 443, 4317}}
 
@@ -270,3 +269,39 @@ def test_prometheus_knows_all_services_as_the_job_of_the_alerts() -> None:
     assert {each[monitor["jobLabel"]] for each in scraped} == {"corral"}
     assert rules == yaml.safe_load((ROOT / "monitoring/prometheus/alerts.yml").read_text())
     assert 'up{job="corral"}' in str(rules)
+
+
+def test_the_router_of_llm_d_finds_what_inference_pods_serve(tmp_path: Path) -> None:
+    """Its values, of a chart, name the labels, ports and protocol of the pods."""
+    overlay = "overlays/llm-d"
+    values = yaml.safe_load((FOLDER / overlay / "router-values.yaml").read_text())["router"]
+    servers, plugins = values["modelServers"], values["epp"]["pluginsCustomConfig"]["corral.yaml"]
+    (workload,) = [m for m in manifests(overlay) if m["kind"] == "StatefulSet"]
+    (container,) = workload["spec"]["template"]["spec"]["containers"]
+    settings = load("inference", overlay, container, tmp_path)
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    named = {each["type"]: each for each in yaml.safe_load(plugins)["plugins"]}
+
+    labels = workload["spec"]["template"]["metadata"]["labels"]
+    assert servers["matchLabels"].items() <= labels.items()
+    assert servers["targetPorts"] == [{"number": ports["grpc"]}]
+    assert named["metrics-data-source"]["parameters"]["port"] == ports["management"]
+    assert settings.vllm_engine.enabled
+    assert settings.server.vllm_metric_names
+
+
+def test_inference_pods_may_ask_the_engines_of_their_settings(tmp_path: Path) -> None:
+    overlay = "overlays/vllm"
+    container = dict(pods(overlay))["inference"]["containers"][0]
+    settings = load("inference", overlay, container, tmp_path)
+    allowed = {
+        (destination["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"], port)
+        for policy in [m["spec"] for m in manifests(overlay) if m["kind"] == "NetworkPolicy"]
+        for rule in policy.get("egress", ())
+        for destination in rule.get("to", ())
+        if "namespaceSelector" in destination
+        for port in [each["port"] for each in rule["ports"]]
+    }
+    urls = [urlsplit(url) for each in settings.upstreams.values() for url in each.urls]
+
+    assert {((url.hostname or "").partition(".")[2], url.port) for url in urls} == allowed
