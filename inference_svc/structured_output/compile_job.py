@@ -48,6 +48,8 @@ take about half a second."""
 _CHECK_CHARACTERS = 50  # how many take as long as the compilation of an empty part
 _UNENFORCED = re.compile(r'(?<=")[\w$]+(?=")|\boneOf\b')
 """The keywords that llguidance's warnings name."""
+_REGEX_ERROR = re.compile(r"regex parse error:.*?^error: [^\n]*", re.DOTALL | re.MULTILINE)
+"""What llguidance says of a regular expression, before it repeats the grammar made of that."""
 _OUTER_REFERENCE = re.compile(r'"\$ref": "(#/(?!\$defs/|definitions/)[^"]*)"')
 
 
@@ -62,10 +64,12 @@ def compile_grammar(payload: dict[str, Any]) -> dict[str, Any]:
     vocabulary = payload["vocabulary"]
     tokenizer = _tokenizer(json.dumps(vocabulary))
     spec: OutputSpec = _decode(OutputSpec, payload["asked"])
+    is_regex = spec.form is not None and spec.form.kind is OutputFormatKind.REGEX
     try:
         return _compile(spec, vocabulary["control"], tokenizer)
     except OutputFormatInvalid as invalid:
-        return _error_result(invalid, tokenizer)
+        found = _REGEX_ERROR.search(invalid.problem) if is_regex else None
+        return _error_result(invalid, found[0] if found else invalid.problem, tokenizer)
 
 
 def _compile(spec: OutputSpec, control: dict[str, int], tokenizer: LLTokenizer) -> dict[str, Any]:
@@ -255,9 +259,11 @@ def _field(spec: OutputSpec) -> str:
     return spec.form.field if spec.form is not None else "tools"
 
 
-def _error_result(invalid: OutputFormatInvalid, tokenizer: LLTokenizer) -> dict[str, str]:
+def _error_result(
+    invalid: OutputFormatInvalid, problem: str, tokenizer: LLTokenizer
+) -> dict[str, str]:
     # The message starts with the location of the error, then repeats the grammar.
-    problem = " ".join(invalid.problem.split())[:_MAX_PROBLEM_CHARACTERS]
+    problem = " ".join(problem.split())[:_MAX_PROBLEM_CHARACTERS]
     if invalid.schema is None:
         return {"field": invalid.field, "problem": problem}
 

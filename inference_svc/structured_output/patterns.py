@@ -23,6 +23,8 @@ _OTHER_FLAGS = re.compile(r"\(\?[a-zA-Z]*[mx]")
 """Begins a group where `^`, `$` or `|` mean something else."""
 _REPETITIONS = ("*", "+", "?", "{")
 _ANYTHING = "(?s:.*)"
+_UNFINISHED = r"\x"
+"""As wrong as a backslash at the end, which llguidance leaves out."""
 _EDGES = {r"\A": "^", r"\z": "$"}
 _ANCHORS = ("^", "$", r"\A", r"\z", r"\b", r"\B")
 
@@ -58,6 +60,8 @@ def left_anchor(whole: str) -> str:
 def _rust_part(part: str) -> str:
     if part in (r"\<", r"\>"):
         return part[1:]
+    if part == "\\":
+        return _UNFINISHED
     if len(part) < 2 or part[0] != "[" or part[-1] != "]":
         return part
     begin = "[^" if part.startswith("[^") and len(part) > len("[^]") else "["

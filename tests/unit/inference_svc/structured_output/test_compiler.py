@@ -77,6 +77,11 @@ INVALID_SCHEMAS: dict[str, tuple[Any, str, str]] = {
         "#/anyOf/1/items",
         "unclosed",
     ),
+    "a backslash at the end": (
+        {"properties": {"a": {"pattern": "a\\"}}},
+        "#/properties/a",
+        "incomplete escape",
+    ),
     "a definition": (
         {"$defs": {"t": {"type": "wat"}}, "properties": {"a": {"$ref": "#/$defs/t"}}},
         "#/$defs/t",
@@ -155,6 +160,7 @@ async def test_an_invalid_schema_is_refused_with_a_pointer(case: str) -> None:
     [
         (OutputFormatKind.REGEX, "a(", "unclosed"),
         (OutputFormatKind.REGEX, "(?=a)b", "look-around"),
+        (OutputFormatKind.REGEX, "a\\", "incomplete escape"),
         (OutputFormatKind.LARK, "start: A\nB: /b/", "A"),
         (OutputFormatKind.LARK, "", ""),
         (OutputFormatKind.GBNF, "root := 1", ""),
@@ -174,6 +180,7 @@ async def test_an_invalid_grammar_is_refused_with_the_reason(
     assert isinstance(error, GrammarInvalid)
     assert error.field == f"constraint.{kind}"
     assert problem in error.metadata["problem"]
+    assert kind is not OutputFormatKind.REGEX or "start:" not in error.metadata["problem"]
 
 
 async def test_an_invalid_tool_schema_is_an_error_of_that_tool() -> None:
