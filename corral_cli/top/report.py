@@ -12,7 +12,10 @@ from corral_cli.models import format_state
 from corral_cli.output import format_table
 
 _MODELS: Final = ("MODEL", "STATE", "RUNNING", "WAITING", "KV", "OUT/S", "PROMPT/S", "REUSED")
-_REQUESTS: Final = ("REQUEST", "PROJECT", "MODEL", "PRIORITY", "STATE", "AGE", "PROMPT", "OUT")
+_REQUESTS: Final = (
+    *("REQUEST", "PROJECT", "MODEL", "PRIORITY", "STATE", "LEFT CACHE IN"),
+    *("AGE", "PROMPT", "REUSED", "OUT"),
+)
 _REPLICAS: Final = ("REPLICA", "RUNNING", "WAITING", "KV")
 _SHOWN_REQUESTS: Final = 20
 
@@ -101,8 +104,18 @@ def _request(request: load_pb2.LiveRequest) -> dict[str, Any]:
         "state": _lower(load_pb2.LiveRequest.State.Name(latest), "STATE_"),
         "age_s": round(_seconds(request.age), 1),
         "prompt_tokens": request.prompt_tokens,
+        "cached_tokens": request.cached_tokens if request.HasField("cached_tokens") else None,
+        "left_cache": _divergence(request.divergence) if request.HasField("divergence") else None,
         "replica": request.replica,
         "output_tokens": sum(choice.completion_tokens for choice in request.choices),
+    }
+
+
+def _divergence(divergence: generation_pb2.CacheDivergence) -> dict[str, Any]:
+    return {
+        "token_index": divergence.token_index,
+        "lost_tokens": divergence.lost_tokens,
+        "field": divergence.field,
     }
 
 
@@ -129,7 +142,7 @@ def lines(found: dict[str, Any], target: str) -> list[str]:
         *format_table(_MODELS, map(_model_row, found["models"]), num_text_columns=2),
         "",
         *_replica_lines(found["replicas"]),
-        *format_table(_REQUESTS, map(_request_row, requests[:_SHOWN_REQUESTS]), num_text_columns=5),
+        *format_table(_REQUESTS, map(_request_row, requests[:_SHOWN_REQUESTS]), num_text_columns=6),
         *([f"and {rest} more"] if rest > 0 else []),
     ]
 
@@ -178,7 +191,15 @@ def _request_row(request: dict[str, Any]) -> tuple[str, ...]:
         request["model"],
         request["priority"],
         request["state"],
+        _format_left(request["left_cache"]),
         f"{request['age_s']:.1f} s",
         f"{request['prompt_tokens']:,}",
+        "" if request["cached_tokens"] is None else f"{request['cached_tokens']:,}",
         f"{request['output_tokens']:,}",
     )
+
+
+def _format_left(left: dict[str, Any] | None) -> str:
+    if left is None:
+        return ""
+    return left["field"] or f"token {left['token_index']:,}"

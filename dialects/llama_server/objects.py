@@ -112,6 +112,7 @@ class LlamaServerSlot(TypedDict):
     is_processing: bool
     id_task: str | None
     n_prompt_tokens: int
+    n_prompt_tokens_cache: int
     next_token: list[DecodedTokens]
 
 
@@ -137,6 +138,7 @@ def slot_list(
                 "is_processing": True,
                 "id_task": request.request_id,
                 "n_prompt_tokens": request.prompt_tokens,
+                "n_prompt_tokens_cache": request.cached_tokens,
                 "next_token": [{"n_decoded": choice.completion_tokens}],
             }
     return slots
@@ -150,5 +152,6 @@ def _slot(number: int, context_tokens: int) -> LlamaServerSlot:
         "is_processing": False,
         "id_task": None,
         "n_prompt_tokens": 0,
+        "n_prompt_tokens_cache": 0,
         "next_token": [],
     }

@@ -9,6 +9,7 @@ import contextlib
 from collections.abc import Callable
 from typing import NamedTuple
 
+from inference_svc.chat.divergences import DivergenceText
 from inference_svc.engine.events import Cancelled, Delta, Failed, Finished, PromptTokens, Started
 from svc_kit.errors import DomainError, SlowReader
 
@@ -40,6 +41,8 @@ class OutputStream:
     ) -> None:
         self.request_id = request_id
         self.sequence_ids = sequence_ids
+        self.divergence: DivergenceText | None = None
+        """Where its prompt leaves what is cached, once its reader has found that."""
         self._limits = limits
         self._set_paused = set_paused
         self._cancel = cancel

@@ -163,6 +163,7 @@ def _live_sequences(engine: EngineClient, project: str | None, now: float) -> Li
         if key not in requests:
             requests[key] = _live_request(item, request.num_prompt_tokens, now)
             requests[key].label = item.label
+            _add_reuse(requests[key], item)
         requests[key].choices.append(_choice(item))
     return requests
 
@@ -175,6 +176,15 @@ def _live_embeddings(engine: EngineClient, project: str | None, now: float) -> L
         for item in engine.embeddings.live.values()
         if project in (None, item.request.project)
     }
+
+
+def _add_reuse(live: load_pb.LiveRequest, item: ActiveSequence) -> None:
+    if item.num_cached is not None:
+        live.cached_tokens = item.num_cached
+    if (found := item.stream.divergence) is not None:
+        live.divergence.token_index = found.token_index
+        live.divergence.lost_tokens = found.num_lost
+        live.divergence.field = found.field
 
 
 def _live_request(
