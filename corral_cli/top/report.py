@@ -96,12 +96,16 @@ def _model(
 def _request(request: load_pb2.LiveRequest) -> dict[str, Any]:
     states = {choice.state for choice in request.choices}
     latest = max(states, default=load_pb2.LiveRequest.STATE_QUEUED)
+    computed = [
+        each.computed_tokens for each in request.choices if each.HasField("computed_tokens")
+    ]
     return {
         "request_id": request.request_id,
         "project": request.project,
         "model": request.model,
         "priority": _lower(generation_pb2.Priority.Name(request.priority), "PRIORITY_"),
         "state": _lower(load_pb2.LiveRequest.State.Name(latest), "STATE_"),
+        "computed_tokens": max(computed) if computed else None,
         "age_s": round(_seconds(request.age), 1),
         "prompt_tokens": request.prompt_tokens,
         "cached_tokens": request.cached_tokens if request.HasField("cached_tokens") else None,
@@ -190,13 +194,20 @@ def _request_row(request: dict[str, Any]) -> tuple[str, ...]:
         request["project"],
         request["model"],
         request["priority"],
-        request["state"],
+        _format_state(request),
         _format_left(request["left_cache"]),
         f"{request['age_s']:.1f} s",
         f"{request['prompt_tokens']:,}",
         "" if request["cached_tokens"] is None else f"{request['cached_tokens']:,}",
         f"{request['output_tokens']:,}",
     )
+
+
+def _format_state(request: dict[str, Any]) -> str:
+    computed, prompt = request["computed_tokens"], request["prompt_tokens"]
+    if request["state"] != "prefill" or computed is None or not prompt:
+        return str(request["state"])
+    return f"prefill {min(1.0, computed / prompt):.0%}"
 
 
 def _format_left(left: dict[str, Any] | None) -> str:

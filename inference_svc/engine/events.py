@@ -269,6 +269,7 @@ class ModelLoad(NamedTuple):
     """Load of a model, and counters since the engine started.
 
     `num_followers` wait for the prefix of another sequence; `saved` is the tier in memory.
+    `prefills` are the ids of sequences without output, each with its number of computed tokens.
     """
 
     model: str
@@ -288,6 +289,7 @@ class ModelLoad(NamedTuple):
     draft_tokens: int = 0
     accepted_draft_tokens: int = 0
     step_times: tuple[StepHistogram, ...] = ()
+    prefills: tuple[tuple[int, int], ...] = ()
 
 
 class DiskCacheLoad(NamedTuple):

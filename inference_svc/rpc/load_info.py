@@ -155,6 +155,7 @@ def live_requests(engines: Iterable[EngineClient], *, project: str | None) -> Li
 def _live_sequences(engine: EngineClient, project: str | None, now: float) -> LiveRequests:
     requests: LiveRequests = {}
     keys: dict[str, tuple[float, str]] = {}
+    computed = dict(engine.report.prefills) if engine.report is not None else {}
     for item in engine.sequences.live.values():
         request = item.request
         if project not in (None, request.project):
@@ -164,7 +165,10 @@ def _live_sequences(engine: EngineClient, project: str | None, now: float) -> Li
             requests[key] = _live_request(item, request.num_prompt_tokens, now)
             requests[key].label = item.label
             _add_reuse(requests[key], item)
-        requests[key].choices.append(_choice(item))
+        choice = _choice(item)
+        if choice.state == load_pb.LiveRequest.STATE_PREFILL and request.sequence_id in computed:
+            choice.computed_tokens = computed[request.sequence_id]
+        requests[key].choices.append(choice)
     return requests
 
 

@@ -135,3 +135,13 @@ def test_each_replica_has_a_row_with_what_is_wrong_with_it() -> None:
     assert "10.0.0.1:1 draining 2/4 0 50% of 100" in screen
     assert "10.0.0.2:1 connection refused 0/0 0" in screen
     assert [each["problem"] for each in found["replicas"]] == ["", "connection refused"]
+
+
+def test_a_prompt_that_is_computed_says_how_far() -> None:
+    sample = make_sample(2.0, 0, 0, 0)
+    choice = load_pb2.LiveChoice(state=load_pb2.LiveRequest.STATE_PREFILL, computed_tokens=900)
+    request = load_pb2.LiveRequest(prompt_tokens=1200, choices=[choice])
+    found = report(sample, replace(sample, taken_s=3.0, requests=[request]))
+
+    assert found["requests"][0]["computed_tokens"] == 900
+    assert "prefill 75%" in lines(found, "host")[-1]

@@ -216,13 +216,15 @@ class ReplicaLoad(_message.Message):
     def __init__(self, replica: _Optional[str] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class LiveChoice(_message.Message):
-    __slots__ = ("index", "state", "slot", "completion_tokens")
+    __slots__ = ("index", "state", "slot", "completion_tokens", "computed_tokens")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
     COMPLETION_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    COMPUTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     index: int
     state: LiveRequest.State
     slot: int
     completion_tokens: int
-    def __init__(self, index: _Optional[int] = ..., state: _Optional[_Union[LiveRequest.State, str]] = ..., slot: _Optional[int] = ..., completion_tokens: _Optional[int] = ...) -> None: ...
+    computed_tokens: int
+    def __init__(self, index: _Optional[int] = ..., state: _Optional[_Union[LiveRequest.State, str]] = ..., slot: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., computed_tokens: _Optional[int] = ...) -> None: ...
