@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from inference_svc.chat.conversation import Conversation, Message, TextPart, ToolCall, ToolSpec
@@ -131,9 +131,20 @@ async def describe(
     return await text.describe(divergence, array("i", tokens))
 
 
+def edited(before: str, after: str) -> tuple[Conversation, Conversation, str]:
+    """Two conversations whose first message has these texts."""
+    rest = [replace(each, position=i) for i, each in enumerate((assistant("Yes."), TAIL), 1)]
+    one, other = (conversation(user(text), *rest) for text in (before, after))
+    return one, other, "messages[0].content"
+
+
 @pytest.mark.parametrize("source", [None, "demo", TOOLS_FIRST], ids=["ChatML", "demo", "tools"])
 @settings(max_examples=examples(40), deadline=None)
 @given(change=changes())
+@example(change=edited("a file", "a file is"))
+@example(change=edited("a file is", "a file"))
+@example(change=edited("a file", "the file"))
+@example(change=edited("a", "  b"))
 def test_the_field_that_was_changed_is_named(
     source: str | None, vocabulary: Vocabulary, change: tuple[Conversation, Conversation, str]
 ) -> None:
