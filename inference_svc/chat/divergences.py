@@ -5,11 +5,11 @@ that are cached and sent from there on.
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from inference_svc.chat.conversation import Conversation
 from inference_svc.chat.templates import ChatTemplates, RenderedPrompt
-from inference_svc.engine.events import Divergence
+from inference_svc.engine.events import Divergence, DivergenceText
 from svc_kit.errors import DomainError
 from svc_kit.off_loop import off_loop
 
@@ -22,17 +22,6 @@ _CUT_CHARACTER: Final = "\ufffd"
 class Detokenizing(Protocol):
     def detokenize(self, tokens: Sequence[int], *, special: bool = False) -> str:
         """Turn token ids into text. Invalid UTF-8 becomes U+FFFD."""
-
-
-class DivergenceText(NamedTuple):
-    """A `Divergence` with the field of the request whose text is different, empty if it is not
-    known, and what is cached and what the prompt has from there on."""
-
-    token_index: int
-    num_lost: int
-    field: str
-    cached: str
-    prompt: str
 
 
 @dataclass(frozen=True, slots=True)

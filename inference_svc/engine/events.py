@@ -81,6 +81,17 @@ class Divergence(NamedTuple):
     cached: "array[int]"
 
 
+class DivergenceText(NamedTuple):
+    """A `Divergence` with the field of the request whose text is different, empty if it is not
+    known, and what is cached and what the prompt has from there on."""
+
+    token_index: int
+    num_lost: int
+    field: str
+    cached: str
+    prompt: str
+
+
 class Started(NamedTuple):
     """A slot was allocated after `queue_s` seconds; `cached_tokens` of the prompt are reused.
     `divergence` is where it leaves what is cached, None if it continues that."""

@@ -9,8 +9,15 @@ import contextlib
 from collections.abc import Callable
 from typing import NamedTuple
 
-from inference_svc.chat.divergences import DivergenceText
-from inference_svc.engine.events import Cancelled, Delta, Failed, Finished, PromptTokens, Started
+from inference_svc.engine.events import (
+    Cancelled,
+    Delta,
+    DivergenceText,
+    Failed,
+    Finished,
+    PromptTokens,
+    Started,
+)
 from svc_kit.errors import DomainError, SlowReader
 
 StreamEvent = Started | PromptTokens | Delta | Finished

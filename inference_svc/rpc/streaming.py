@@ -16,7 +16,7 @@ from corral.inference.v1 import generation_pb2 as pb
 from corral.inference.v1 import inference_service_pb2 as service_pb
 from google.protobuf.duration_pb2 import Duration
 
-from inference_svc.chat.divergences import DivergenceText, PromptText
+from inference_svc.chat.divergences import PromptText
 from inference_svc.engine import events
 from inference_svc.engine.media import MediaKind
 from inference_svc.engine.request import SequenceRequest
@@ -35,7 +35,7 @@ _FINISH: Final = EnumMapper[events.FinishReason](
     events.FinishReason, pb.FinishReason, only_message=["TOOL_CALLS"]
 )
 _DIVERGENCE: Final = MessageMapper(
-    DivergenceText,
+    events.DivergenceText,
     pb.CacheDivergence,
     renamed={"num_lost": "lost_tokens", "cached": "cached_text", "prompt": "prompt_text"},
 )
@@ -107,7 +107,7 @@ class UsageCounts:
         self._usage.cache_source = _SOURCES.encode(event.source)
         self.divergence = event.divergence
 
-    def add_divergence(self, found: DivergenceText) -> None:
+    def add_divergence(self, found: events.DivergenceText) -> None:
         self._usage.divergence.CopyFrom(_DIVERGENCE.to_message(found))
 
     def add(self, choice: int, num_tokens: int) -> None:

@@ -10,9 +10,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from inference_svc.chat.conversation import Conversation, Message, TextPart, ToolCall, ToolSpec
-from inference_svc.chat.divergences import ConversationText, DivergenceText
+from inference_svc.chat.divergences import ConversationText
 from inference_svc.chat.templates import ChatTemplates, ModelTemplate
 from inference_svc.chat.tokenization import PromptTokenizer
+from inference_svc.engine.events import DivergenceText
 from inference_svc.engine.kv_cache.divergence import find_divergence
 from inference_svc.engine.slots import Slot
 from inference_svc.llama.vocabulary import Vocabulary

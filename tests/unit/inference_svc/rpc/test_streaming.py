@@ -8,7 +8,7 @@ import pytest
 from corral.inference.v1 import generation_pb2 as pb
 from corral.inference.v1 import inference_service_pb2 as service_pb
 
-from inference_svc.chat.divergences import DivergenceText, PromptText
+from inference_svc.chat.divergences import PromptText
 from inference_svc.chat.parsers.formats import ReasoningFormat, ToolCallFormat, TurnFormat
 from inference_svc.chat.parsers.parser import TurnParser
 from inference_svc.engine import events
@@ -149,7 +149,9 @@ class CharacterVocabulary:
 
 
 class StuckText(PromptText):
-    async def describe(self, divergence: events.Divergence, tokens: "array[int]") -> DivergenceText:
+    async def describe(
+        self, divergence: events.Divergence, tokens: "array[int]"
+    ) -> events.DivergenceText:
         raise TemplateFailed(problem="it is stuck")
 
 
@@ -171,7 +173,7 @@ async def test_the_text_with_which_a_prompt_leaves_the_cache_is_in_the_usage() -
     assert usage.divergence == pb.CacheDivergence(
         token_index=1, lost_tokens=300, field="prompt", cached_text="ye", prompt_text="C"
     )
-    assert generation.stream.divergence == DivergenceText(1, 300, "prompt", "ye", "C")
+    assert generation.stream.divergence == events.DivergenceText(1, 300, "prompt", "ye", "C")
 
 
 async def test_a_text_that_cannot_be_found_fails_nothing() -> None:
