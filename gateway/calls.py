@@ -151,6 +151,9 @@ def _log_usage(last: Any) -> None:
                 cached_tokens=usage.cached_tokens,
                 completion_tokens=usage.completion_tokens,
             )
+            if usage.HasField("divergence"):
+                left = usage.divergence
+                add_call_fields(cache_left_at=left.token_index, cache_left_in=left.field)
             if timings.HasField("first_token"):  # else no choice was started
                 add_call_fields(
                     queue_s=round(timings.queue.ToTimedelta().total_seconds(), 4),

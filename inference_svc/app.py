@@ -139,7 +139,12 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
             pool,
             templates,
             GrammarCompiler(sandbox),
-            ConversationLimits(limits.messages, limits.prompt_bytes, limits.caller_templates),
+            ConversationLimits(
+                limits.messages,
+                limits.prompt_bytes,
+                limits.caller_templates,
+                tuple(settings.removed_prompt_lines),
+            ),
             PrefixGroups({name: group.projects for name, group in settings.prefix_groups.items()}),
             _media_inputs(limits, sandbox),
             admit,

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
+from inference_svc.chat.vendor_lines import VendorLine
 from inference_svc.model_settings import ModelSettings, TurnFormatSettings
 from inference_svc.models.sources import BUNDLED_FOLDER
 from inference_svc.upstream_settings import EngineHost, UpstreamName, UpstreamSettings
@@ -236,6 +237,10 @@ class InferenceSettings(AccessSettings):
     """Maximum size of the cache, in data_dir, of adapters assigned by the control service."""
     per_model: dict[str, ModelSettings] = Field(default_factory=dict)
     """Settings of single models, by name."""
+    removed_prompt_lines: list[VendorLine] = Field(["claude-code-billing-header"])
+    """Lines that known programs write before their system prompt for the servers of their vendor,
+    and that are removed, by name: the billing header of Claude Code, which changes with each
+    request, so that no prefix could be reused. []: none."""
     prefix_groups: dict[str, PrefixGroupSettings] = Field(default_factory=dict)
     """Groups of projects that share cached prefixes, by name. Other projects share none."""
     pool: PoolSettings = PoolSettings()

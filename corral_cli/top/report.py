@@ -12,7 +12,10 @@ from corral_cli.models import format_state
 from corral_cli.output import format_table
 
 _MODELS: Final = ("MODEL", "STATE", "RUNNING", "WAITING", "KV", "OUT/S", "PROMPT/S", "REUSED")
-_REQUESTS: Final = ("REQUEST", "PROJECT", "MODEL", "PRIORITY", "STATE", "AGE", "PROMPT", "OUT")
+_REQUESTS: Final = (
+    *("REQUEST", "PROJECT", "MODEL", "PRIORITY", "STATE", "LEFT CACHE IN"),
+    *("AGE", "PROMPT", "REUSED", "OUT"),
+)
 _REPLICAS: Final = ("REPLICA", "RUNNING", "WAITING", "KV")
 _SHOWN_REQUESTS: Final = 20
 
@@ -93,16 +96,30 @@ def _model(
 def _request(request: load_pb2.LiveRequest) -> dict[str, Any]:
     states = {choice.state for choice in request.choices}
     latest = max(states, default=load_pb2.LiveRequest.STATE_QUEUED)
+    computed = [
+        each.computed_tokens for each in request.choices if each.HasField("computed_tokens")
+    ]
     return {
         "request_id": request.request_id,
         "project": request.project,
         "model": request.model,
         "priority": _lower(generation_pb2.Priority.Name(request.priority), "PRIORITY_"),
         "state": _lower(load_pb2.LiveRequest.State.Name(latest), "STATE_"),
+        "computed_tokens": max(computed) if computed else None,
         "age_s": round(_seconds(request.age), 1),
         "prompt_tokens": request.prompt_tokens,
+        "cached_tokens": request.cached_tokens if request.HasField("cached_tokens") else None,
+        "left_cache": _divergence(request.divergence) if request.HasField("divergence") else None,
         "replica": request.replica,
         "output_tokens": sum(choice.completion_tokens for choice in request.choices),
+    }
+
+
+def _divergence(divergence: generation_pb2.CacheDivergence) -> dict[str, Any]:
+    return {
+        "token_index": divergence.token_index,
+        "lost_tokens": divergence.lost_tokens,
+        "field": divergence.field,
     }
 
 
@@ -129,7 +146,7 @@ def lines(found: dict[str, Any], target: str) -> list[str]:
         *format_table(_MODELS, map(_model_row, found["models"]), num_text_columns=2),
         "",
         *_replica_lines(found["replicas"]),
-        *format_table(_REQUESTS, map(_request_row, requests[:_SHOWN_REQUESTS]), num_text_columns=5),
+        *format_table(_REQUESTS, map(_request_row, requests[:_SHOWN_REQUESTS]), num_text_columns=6),
         *([f"and {rest} more"] if rest > 0 else []),
     ]
 
@@ -177,8 +194,23 @@ def _request_row(request: dict[str, Any]) -> tuple[str, ...]:
         request["project"],
         request["model"],
         request["priority"],
-        request["state"],
+        _format_state(request),
+        _format_left(request["left_cache"]),
         f"{request['age_s']:.1f} s",
         f"{request['prompt_tokens']:,}",
+        "" if request["cached_tokens"] is None else f"{request['cached_tokens']:,}",
         f"{request['output_tokens']:,}",
     )
+
+
+def _format_state(request: dict[str, Any]) -> str:
+    computed, prompt = request["computed_tokens"], request["prompt_tokens"]
+    if request["state"] != "prefill" or computed is None or not prompt:
+        return str(request["state"])
+    return f"prefill {min(1.0, computed / prompt):.0%}"
+
+
+def _format_left(left: dict[str, Any] | None) -> str:
+    if left is None:
+        return ""
+    return left["field"] or f"token {left['token_index']:,}"

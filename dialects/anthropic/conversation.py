@@ -43,9 +43,6 @@ from svc_kit.errors import InvalidField, UnsupportedValue
 
 TOOL_USE_PREFIX: Final = "toolu_"
 """What the ids of blocks have before those of calls."""
-BILLING_HEADER: Final = "x-anthropic-billing-header:"
-"""How Claude Code begins its first block of the system prompt. It differs between requests, so that
-no prefix could be shared; it is dropped."""
 ERROR_MARK: Final = "Error:"
 """The text before the content of a result with `is_error`."""
 _Placed = tuple[str, chat_pb2.ContentPart]
@@ -147,8 +144,7 @@ def _system_parts(system: str | Sequence[TextBlock] | None) -> Iterator[_Placed]
             yield "system", chat_pb2.ContentPart(text=system)
         return
     for index, block in enumerate(system or ()):
-        if index or not block.text.startswith(BILLING_HEADER):
-            yield f"system[{index}]", chat_pb2.ContentPart(text=block.text)
+        yield f"system[{index}]", chat_pb2.ContentPart(text=block.text)
 
 
 def _leading_parts(messages: Sequence[MessageParam]) -> Iterator[_Placed]:

@@ -112,6 +112,8 @@ class LlamaServerSlot(TypedDict):
     is_processing: bool
     id_task: str | None
     n_prompt_tokens: int
+    n_prompt_tokens_processed: int
+    n_prompt_tokens_cache: int
     next_token: list[DecodedTokens]
 
 
@@ -137,9 +139,18 @@ def slot_list(
                 "is_processing": True,
                 "id_task": request.request_id,
                 "n_prompt_tokens": request.prompt_tokens,
+                "n_prompt_tokens_processed": _num_processed(request, choice),
+                "n_prompt_tokens_cache": request.cached_tokens,
                 "next_token": [{"n_decoded": choice.completion_tokens}],
             }
     return slots
+
+
+def _num_processed(request: load_pb2.LiveRequest, choice: load_pb2.LiveChoice) -> int:
+    """The prompt tokens that were computed, without those that were cached."""
+    is_prefill = choice.HasField("computed_tokens")
+    computed = choice.computed_tokens if is_prefill else request.prompt_tokens
+    return max(computed - request.cached_tokens, 0)
 
 
 def _slot(number: int, context_tokens: int) -> LlamaServerSlot:
@@ -150,5 +161,7 @@ def _slot(number: int, context_tokens: int) -> LlamaServerSlot:
         "is_processing": False,
         "id_task": None,
         "n_prompt_tokens": 0,
+        "n_prompt_tokens_processed": 0,
+        "n_prompt_tokens_cache": 0,
         "next_token": [],
     }

@@ -6,7 +6,7 @@ their results are paired by `tool_turns`.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -100,7 +100,7 @@ class ToolChoice:
 @dataclass(frozen=True, slots=True)
 class Message:
     """One turn. `parts` is only empty for an assistant turn with nothing but calls or reasoning; an
-    empty text is one empty part."""
+    empty text is one empty part. `position` is its number in the request."""
 
     role: Role
     parts: tuple[Part, ...] = ()
@@ -108,6 +108,7 @@ class Message:
     tool_call_id: str = ""
     name: str = ""
     reasoning: str = ""
+    position: int = field(default=0, compare=False)
 
     @property
     def text(self) -> str:
@@ -153,11 +154,13 @@ class TemplateOptions:
 
 @dataclass(frozen=True, slots=True)
 class ConversationLimits:
-    """Limits of one conversation, and whether it may have a chat template of its own."""
+    """Limits of one conversation, whether it may have a chat template of its own, and the lines
+    that are removed from it (`vendor_lines`)."""
 
     max_messages: int = 10_000
     max_text_bytes: int = 8 << 20
     allows_templates: bool = False
+    vendor_lines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +186,16 @@ class Conversation:
     def offers_tools(self) -> bool:
         """Whether the model may call tools in this turn."""
         return bool(self.tools) and self.tool_choice.mode is not ToolMode.NONE
+
+    @property
+    def offered_tools(self) -> list[tuple[int, ToolSpec]]:
+        """The tools that the model may call in this turn, with their numbers in the request."""
+        allowed = self.tool_choice.allowed_names
+        return [
+            (number, tool)
+            for number, tool in enumerate(self.tools)
+            if self.offers_tools and (not allowed or tool.name in allowed)
+        ]
 
     @property
     def continues_final_message(self) -> bool:

@@ -3,10 +3,10 @@ tool calls.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 from inference_svc.chat.control_tokens import ControlTexts, Placeholders, PromptSpan
 from inference_svc.chat.conversation import (
@@ -27,6 +27,7 @@ from inference_svc.chat.parsers.formats import (
     detect_format,
 )
 from inference_svc.chat.parsers.turn import Markers
+from inference_svc.chat.prompt_places import PlaceMarks
 from inference_svc.chat.reasoning_support import NO_THINKING, ThinkingMode, ThinkingSupport
 from inference_svc.chat.template_capabilities import NO_CAPABILITIES, Capabilities
 from inference_svc.sandbox_jobs import RENDER_TEMPLATE
@@ -111,6 +112,13 @@ class ModelTemplate:
         )
 
 
+class Rendering(NamedTuple):
+    """What a prompt was rendered from, and how its text is split."""
+
+    payload: dict[str, Any]
+    split: Callable[[str], tuple[PromptSpan, ...]]
+
+
 @dataclass(frozen=True, slots=True)
 class RenderedPrompt:
     """A prompt, and the format of the output. `opens_in_reasoning`: the prompt ends inside the
@@ -123,6 +131,7 @@ class RenderedPrompt:
     stop_texts: tuple[str, ...] = ()
     thinking: ThinkingSupport = NO_THINKING
     single_calls: bool = False
+    rendering: Rendering | None = field(default=None, compare=False, repr=False)
 
     @property
     def text(self) -> str:
@@ -173,17 +182,23 @@ class ChatTemplates:
             "eos_token": template.eos_text,
         }
         effort = conversation.options.reasoning_effort
-        text, capabilities = await self._run(source, variables, (conversation.thinks, effort))
+        payload = self._payload(source, variables, (conversation.thinks, effort))
+        text, capabilities = await self._run(payload)
         text = _cut_at(text, end_mark) if end_mark else text
         turn_format = template.turn_format.apply(
             _detect_format(source, supports_tools=capabilities.tools)
         )
         if thought and turn_format.reasoning_markers:
             text = _reopened(text, turn_format.reasoning_markers, source) + thought
-        spans = tuple(media.split_media(placeholders.split(text)))
+
+        def split(text: str) -> tuple[PromptSpan, ...]:
+            return tuple(media.split_media(placeholders.split(text)))
+
+        spans = split(text)
         _check_media(spans, num_media)
         return RenderedPrompt(
             spans=spans,
+            rendering=Rendering(payload, split),
             opens_in_reasoning=bool(thought)
             or _opens_in_reasoning(text, turn_format, conversation),
             turn_format=turn_format,
@@ -191,6 +206,19 @@ class ChatTemplates:
             thinking=_thinking_support(source, turn_format, capabilities),
             single_calls=capabilities.single_calls,
         )
+
+    async def find_field(
+        self, prompt: RenderedPrompt, conversation: Conversation, offset: int
+    ) -> str:
+        """The field of the conversation at a character of its prompt, as "messages[3].content";
+        empty if it is not known. Renders it once more. Raises like `render`."""
+        if prompt.rendering is None:
+            return ""
+        payload, split = prompt.rendering
+        marks = PlaceMarks()
+        variables = marks.mark(payload["variables"], conversation)
+        marked, _ = await self._run({**payload, "variables": variables})
+        return marks.find("".join(span.text for span in split(marked)), prompt.text, offset)
 
     async def find_format(self, template: ModelTemplate) -> tuple[TurnFormat, ThinkingSupport]:
         """Detect the output format of a model, and how its reasoning is controlled, from its
@@ -214,24 +242,25 @@ class ChatTemplates:
             "bos_token": template.bos_text,
             "eos_token": template.eos_text,
         }
-        return (await self._run(template.source, variables))[1]
+        return (await self._run(self._payload(template.source, variables)))[1]
 
-    async def _run(
+    def _payload(
         self,
         source: str,
         variables: dict[str, Any],
         thinking: tuple[bool | None, str | None] = (None, None),
-    ) -> tuple[str, Capabilities]:
-        payload = {
+    ) -> dict[str, Any]:
+        return {
             "template": source,
             "now": self._now().isoformat(),
             "variables": variables,
             "thinking": thinking,
         }
+
+    async def _run(self, payload: dict[str, Any]) -> tuple[str, Capabilities]:
+        key = sha256(payload["template"].encode()).hexdigest()
         try:
-            result: dict[str, Any] = await self._jobs.run(
-                RENDER_TEMPLATE, payload, key=sha256(source.encode()).hexdigest()
-            )
+            result: dict[str, Any] = await self._jobs.run(RENDER_TEMPLATE, payload, key=key)
         except JobFailed as failed:
             prefix = "" if failed.kind is FailureKind.REFUSED else "rendering was stopped: "
             raise TemplateFailed(problem=prefix + failed.problem) from None
@@ -248,12 +277,7 @@ def _request_variables(
     has_developer_role = "'developer'" in source or '"developer"' in source
     uses_thinking = "message.thinking" in source and "reasoning_content" not in source
     reasoning_key = "thinking" if uses_thinking else "reasoning_content"
-    allowed = conversation.tool_choice.allowed_names
-    tools = [
-        _tool_variable(tool)
-        for tool in conversation.tools
-        if conversation.offers_tools and (not allowed or tool.name in allowed)
-    ]
+    tools = [_tool_variable(tool) for _, tool in conversation.offered_tools]
     return {
         **conversation.template_variables(),
         "messages": [

@@ -223,6 +223,11 @@ class Engine:
             draft_tokens=state.drafter.num_drafted,
             accepted_draft_tokens=state.drafter.num_accepted,
             step_times=runner.step_clock.step_times.histograms(),
+            prefills=tuple(
+                (number, each.num_computed)
+                for number, each in running.items()
+                if not each.num_output
+            ),
         )
 
     def check_integrity(self) -> None:

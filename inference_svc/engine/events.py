@@ -1,6 +1,7 @@
 """Events of the engine. Each decode call sends a list of them, in order, to the frontend."""
 
 import enum
+from array import array
 from typing import NamedTuple
 
 import numpy as np
@@ -71,14 +72,36 @@ class PromptToken(NamedTuple):
     logprob: ChosenLogprob | None
 
 
+class Divergence(NamedTuple):
+    """A prompt differs from its token `token_index` on from cached tokens of its project, the first
+    of which are `cached`: because of that `num_lost` of them are not reused."""
+
+    token_index: int
+    num_lost: int
+    cached: "array[int]"
+
+
+class DivergenceText(NamedTuple):
+    """A `Divergence` with the field of the request whose text is different, empty if it is not
+    known, and what is cached and what the prompt has from there on."""
+
+    token_index: int
+    num_lost: int
+    field: str
+    cached: str
+    prompt: str
+
+
 class Started(NamedTuple):
-    """A slot was allocated after `queue_s` seconds; `cached_tokens` of the prompt are reused."""
+    """A slot was allocated after `queue_s` seconds; `cached_tokens` of the prompt are reused.
+    `divergence` is where it leaves what is cached, None if it continues that."""
 
     sequence_id: int
     slot: int
     cached_tokens: int
     source: CacheSource = CacheSource.NONE
     queue_s: float = 0.0
+    divergence: Divergence | None = None
 
 
 class Preempted(NamedTuple):
@@ -257,6 +280,7 @@ class ModelLoad(NamedTuple):
     """Load of a model, and counters since the engine started.
 
     `num_followers` wait for the prefix of another sequence; `saved` is the tier in memory.
+    `prefills` are the ids of sequences without output, each with its number of computed tokens.
     """
 
     model: str
@@ -276,6 +300,7 @@ class ModelLoad(NamedTuple):
     draft_tokens: int = 0
     accepted_draft_tokens: int = 0
     step_times: tuple[StepHistogram, ...] = ()
+    prefills: tuple[tuple[int, int], ...] = ()
 
 
 class DiskCacheLoad(NamedTuple):

@@ -83,6 +83,11 @@ def is_of_project(owner: str) -> bool:
     return owner.startswith(_PROJECT)
 
 
+def archived_project(owner: str) -> str:
+    """The project of `project_archive`; empty for the id of a stored object."""
+    return owner.removeprefix(_PROJECT) if is_of_project(owner) else ""
+
+
 @dataclass(frozen=True, slots=True)
 class SequenceRequest:
     """One choice of one generation, as the engine receives it.

@@ -58,6 +58,7 @@ class SavedPrefix:
 
     It serves prompts that start with `min_tokens` or more of its tokens (`Backend.min_restored`).
     `snapshot_id` is the file it was restored from; `kept_for` is the owner of its archive.
+    `project` is whose tokens these are; empty: unknown, as of the files of stored objects.
     """
 
     key: bytes
@@ -67,6 +68,7 @@ class SavedPrefix:
     origin: Origin | None = None
     snapshot_id: str = ""
     kept_for: str = ""
+    project: str = ""
 
     @property
     def source(self) -> CacheSource:

@@ -23,6 +23,8 @@ class Slot:
     """Whether the cells of an idle slot are also saved in memory, for its preempted sequence."""
     kept_for: str = ""
     """The owner for whom the cells are archived; empty if none."""
+    project: str = ""
+    """The project of the last sequence, which may be told how its prompts differ."""
     num_archived: int = 0
     """How many of its first tokens are on disk, as far as that was looked up."""
 
@@ -38,13 +40,16 @@ class SlotTable:
     def __init__(self, count: int) -> None:
         self.slots = [Slot(index) for index in range(count)]
 
-    def occupy(self, slot: Slot, sequence_id: int, key: bytes, kept_for: str = "") -> None:
-        """Assign a slot to a sequence. With an empty key its prefix is not reused; it is archived
-        for the owner `kept_for`, if any."""
+    def occupy(
+        self, slot: Slot, sequence_id: int, key: bytes, kept_for: str = "", project: str = ""
+    ) -> None:
+        """Assign a slot to a sequence of a project. With an empty key its prefix is not reused; it
+        is archived for the owner `kept_for`, if any."""
         slot.owner = sequence_id
         slot.key = key
         slot.is_saved = False
         slot.kept_for = kept_for
+        slot.project = project
         slot.num_archived = 0
 
     def release(self, slot: Slot, *, keep: bool) -> None:
@@ -56,7 +61,7 @@ class SlotTable:
     @staticmethod
     def swap(left: Slot, right: Slot) -> None:
         """Swap everything but the indexes, after the cells of two slots were swapped."""
-        for name in ("tokens", "key", "owner", "is_saved", "kept_for", "num_archived"):
+        for name in ("tokens", "key", "owner", "is_saved", "kept_for", "project", "num_archived"):
             left_value, right_value = getattr(left, name), getattr(right, name)
             setattr(left, name, right_value)
             setattr(right, name, left_value)

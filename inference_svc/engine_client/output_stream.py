@@ -9,7 +9,15 @@ import contextlib
 from collections.abc import Callable
 from typing import NamedTuple
 
-from inference_svc.engine.events import Cancelled, Delta, Failed, Finished, PromptTokens, Started
+from inference_svc.engine.events import (
+    Cancelled,
+    Delta,
+    DivergenceText,
+    Failed,
+    Finished,
+    PromptTokens,
+    Started,
+)
 from svc_kit.errors import DomainError, SlowReader
 
 StreamEvent = Started | PromptTokens | Delta | Finished
@@ -40,6 +48,8 @@ class OutputStream:
     ) -> None:
         self.request_id = request_id
         self.sequence_ids = sequence_ids
+        self.divergence: DivergenceText | None = None
+        """Where its prompt leaves what is cached, once its reader has found that."""
         self._limits = limits
         self._set_paused = set_paused
         self._cancel = cancel

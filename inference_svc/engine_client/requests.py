@@ -43,6 +43,8 @@ class ActiveSequence:
     """Of the call, for exemplars."""
     slot: int | None = None
     num_output: int = 0
+    num_cached: int | None = None
+    """Prompt tokens that need not be computed; None if it has not started."""
 
     @property
     def is_waiting(self) -> bool:
@@ -158,6 +160,7 @@ class RequestTracker:
                 self._set_slot(live, event.slot)
             case Started():
                 self._set_slot(live, event.slot)
+                live.num_cached = event.cached_tokens
                 live.stream.deliver(event)
             case PromptTokens():
                 live.stream.deliver(event)

@@ -13,7 +13,12 @@ from typing import TypeVar
 
 from inference_svc.engine.events import DiskCacheLoad, TierLoad
 from inference_svc.engine.kv_cache.allocator import MIN_SAVED_TOKENS
-from inference_svc.engine.request import DropCachedPrefixes, SequenceRequest, is_of_project
+from inference_svc.engine.request import (
+    DropCachedPrefixes,
+    SequenceRequest,
+    archived_project,
+    is_of_project,
+)
 from inference_svc.engine.saved_state import Origin, SavedPrefix
 from inference_svc.engine_client.messages import SnapshotDone
 from inference_svc.engine_process.file_thread import FileDone, FileThread
@@ -191,7 +196,8 @@ class PrefixOffloader:
         prefix = self._index.get(name) if self._index is not None else None
         restored = False
         if prefix is not None and state is not None:
-            restored = self._engine.prefix_cache.put(replace(prefix, state=state))
+            project = archived_project(prefix.kept_for)
+            restored = self._engine.prefix_cache.put(replace(prefix, state=state, project=project))
         if not restored:
             self._remove_from_index(name)  # reading it again would fail again
         deferred = [self.release(sequence_id) for sequence_id in self._readers.pop(name)]

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from corral.inference.v1 import inference_service_pb2 as pb
 
 from inference_svc.chat.conversation import Conversation, ConversationLimits
+from inference_svc.chat.divergences import ConversationText, PromptText
 from inference_svc.chat.reasoning_support import check_thinking, ignored_options
 from inference_svc.chat.templates import ChatTemplates, RenderedPrompt
 from inference_svc.chat.tokenization import TextToTokenize
@@ -113,7 +114,7 @@ class GenerationService:
         checked = await self._check(call, prompt, text_output_spec(call.options.constraint))
         ids = call.options.output.token_ids
         turns = [TextTurn(i, token_ids=ids) for i in range(len(checked.requests))]
-        return _submit(call, checked), turns
+        return _submit(call, checked, PromptText(call.model.vocabulary)), turns
 
     async def chat(
         self, call: Call[pb.ChatRequest]
@@ -159,7 +160,11 @@ class GenerationService:
         ]
         turns = chat_turns(call, conversation, prompt, requests)
         ignored = (*ignored_options(conversation, prompt.thinking), *checked.ignored_options)
-        return _submit(call, checked._replace(requests=requests, ignored_options=ignored)), turns
+        text = ConversationText(
+            model.vocabulary, self.templates, conversation, prompt, [*map(len, texts)]
+        )
+        checked = checked._replace(requests=requests, ignored_options=ignored)
+        return _submit(call, checked, text), turns
 
     async def _chat_in_text_mode(
         self, call: Call[pb.ChatRequest], model: TextProcessor
@@ -300,7 +305,7 @@ def _estimated_need(call: AnyCall, prompt: Prompt) -> Need:
     return Need(num_prompt, max(0, min(max_tokens, remaining)), call.num_choices)
 
 
-def _submit(call: AnyCall, checked: _Checked) -> AcceptedRequest:
+def _submit(call: AnyCall, checked: _Checked, text: PromptText | None = None) -> AcceptedRequest:
     requests, adapters, key, ignored = checked
     if (features := call.loaded.ready.features) is not None:
         for each in requests:
@@ -318,4 +323,5 @@ def _submit(call: AnyCall, checked: _Checked) -> AcceptedRequest:
         ignored_options=ignored,
         model_digest=call.loaded.digest,
         input_digest=requests[0].input_digest if call.options.output.token_ids else "",
+        text=text,
     )

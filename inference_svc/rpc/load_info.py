@@ -155,6 +155,7 @@ def live_requests(engines: Iterable[EngineClient], *, project: str | None) -> Li
 def _live_sequences(engine: EngineClient, project: str | None, now: float) -> LiveRequests:
     requests: LiveRequests = {}
     keys: dict[str, tuple[float, str]] = {}
+    computed = dict(engine.report.prefills) if engine.report is not None else {}
     for item in engine.sequences.live.values():
         request = item.request
         if project not in (None, request.project):
@@ -163,7 +164,11 @@ def _live_sequences(engine: EngineClient, project: str | None, now: float) -> Li
         if key not in requests:
             requests[key] = _live_request(item, request.num_prompt_tokens, now)
             requests[key].label = item.label
-        requests[key].choices.append(_choice(item))
+            _add_reuse(requests[key], item)
+        choice = _choice(item)
+        if choice.state == load_pb.LiveRequest.STATE_PREFILL and request.sequence_id in computed:
+            choice.computed_tokens = computed[request.sequence_id]
+        requests[key].choices.append(choice)
     return requests
 
 
@@ -175,6 +180,15 @@ def _live_embeddings(engine: EngineClient, project: str | None, now: float) -> L
         for item in engine.embeddings.live.values()
         if project in (None, item.request.project)
     }
+
+
+def _add_reuse(live: load_pb.LiveRequest, item: ActiveSequence) -> None:
+    if item.num_cached is not None:
+        live.cached_tokens = item.num_cached
+    if (found := item.stream.divergence) is not None:
+        live.divergence.token_index = found.token_index
+        live.divergence.lost_tokens = found.num_lost
+        live.divergence.field = found.field
 
 
 def _live_request(

@@ -19,6 +19,7 @@ from inference_svc.chat.conversation import (
 )
 from inference_svc.chat.tokenization import TextToTokenize
 from inference_svc.chat.tool_turns import pair_results
+from inference_svc.chat.vendor_lines import without_vendor_lines
 from inference_svc.model_pool.catalog import ModelProcessor
 from inference_svc.rpc.call import Call
 from inference_svc.validation import check_count, check_range
@@ -30,7 +31,7 @@ _REPOSITORY: Final = "project\n"
 _SNIPPET: Final = "\n\n--- snippet ---\n\n"
 """What precedes a file if the model has no token for it, as in llama-server."""
 _MESSAGE: Final = MessageMapper(
-    Message, chat_pb2.ChatMessage, only_domain=["parts"], only_message=["parts"]
+    Message, chat_pb2.ChatMessage, only_domain=["parts", "position"], only_message=["parts"]
 )
 _MEDIA: Final = MessageMapper(MediaPart, chat_pb2.Media, only_domain=["kind", "path"])
 _CONVERSATION: Final = MessageMapper(
@@ -59,12 +60,13 @@ async def read_next_turn(request: pb.ChatRequest, limits: ConversationLimits) ->
 
 
 async def read_conversation(request: pb.Conversation, limits: ConversationLimits) -> Conversation:
-    """Convert a conversation, in a thread if it is long. Raises the error of what is invalid."""
+    """Convert a conversation, in a thread if it is long, without lines that are not for the model.
+    Raises the error of what is invalid."""
 
     def convert(request: pb.Conversation) -> Conversation:
         conversation = to_conversation(request, allows_templates=limits.allows_templates)
         conversation.check(limits)
-        return pair_results(conversation)
+        return without_vendor_lines(pair_results(conversation), limits.vendor_lines)
 
     check_counts(request, limits)
     return await off_loop(len(request.messages), convert, request)
@@ -94,7 +96,7 @@ def check_counts(conversation: pb.Conversation, limits: ConversationLimits) -> N
 def _message(index: int, message: chat_pb2.ChatMessage) -> Message:
     path = f"messages[{index}]"
     parts = tuple(_part(f"{path}.content[{i}]", part) for i, part in enumerate(message.parts))
-    return _MESSAGE.from_message(message, path, parts=parts)
+    return _MESSAGE.from_message(message, path, parts=parts, position=index)
 
 
 def _part(field: str, part: chat_pb2.ContentPart) -> Part:

@@ -4,6 +4,7 @@ This is a hot path: it runs for every token, so a message is built once, in plac
 of the call that carries the messages.
 """
 
+import asyncio
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from corral.inference.v1 import generation_pb2 as pb
 from corral.inference.v1 import inference_service_pb2 as service_pb
 from google.protobuf.duration_pb2 import Duration
 
+from inference_svc.chat.divergences import PromptText
 from inference_svc.engine import events
 from inference_svc.engine.media import MediaKind
 from inference_svc.engine.request import SequenceRequest
@@ -23,7 +25,8 @@ from inference_svc.limits.limiter import LimitReservation
 from inference_svc.rpc.generation_span import GenerationSpan
 from inference_svc.usage import Counts, RecordUsage, UsageKey
 from svc_kit.logs import add_call_fields
-from svc_kit.rpc.message_mapper import EnumMapper
+from svc_kit.rpc.message_mapper import EnumMapper, MessageMapper
+from svc_kit.tasks import retrieve_exception
 
 _SOURCES: Final = EnumMapper[events.CacheSource](
     events.CacheSource, pb.CacheSource, zero=events.CacheSource.NONE
@@ -31,6 +34,13 @@ _SOURCES: Final = EnumMapper[events.CacheSource](
 _FINISH: Final = EnumMapper[events.FinishReason](
     events.FinishReason, pb.FinishReason, only_message=["TOOL_CALLS"]
 )
+_DIVERGENCE: Final = MessageMapper(
+    events.DivergenceText,
+    pb.CacheDivergence,
+    renamed={"num_lost": "lost_tokens", "cached": "cached_text", "prompt": "prompt_text"},
+)
+_MAX_DESCRIBING_S: Final = 1.0
+"""How long the last event waits for the text with which the prompt leaves the cache."""
 _CLOCK_TICK_S = 1e-6  # tokens of the same step have the same time
 ResponseT = TypeVar("ResponseT", service_pb.GenerateResponse, service_pb.ChatResponse)
 
@@ -39,7 +49,7 @@ ResponseT = TypeVar("ResponseT", service_pb.GenerateResponse, service_pb.ChatRes
 class AcceptedRequest:
     """A submitted request: its choices, its stream, and the values of the first event.
     `prompt_token_ids`: send the tokens of the prompt. `interval_s`: send those of this time
-    together."""
+    together. `text` tells where the prompt leaves the cache; None if nobody is told."""
 
     requests: Sequence[SequenceRequest]
     stream: OutputStream
@@ -51,6 +61,7 @@ class AcceptedRequest:
     ignored_options: tuple[str, ...] = ()
     model_digest: str = ""
     input_digest: str = ""
+    text: PromptText | None = None
 
     def accepted(self) -> pb.Accepted:
         """The first event."""
@@ -77,6 +88,7 @@ class UsageCounts:
         """`requests` are the choices."""
         first = requests[0]
         self.started = False
+        self.divergence: events.Divergence | None = None
         self._usage = pb.Usage(
             prompt_tokens=first.num_prompt_tokens,
             image_tokens=_count(first, MediaKind.IMAGE),
@@ -93,6 +105,10 @@ class UsageCounts:
         self.started = True
         self._usage.cached_tokens = event.cached_tokens
         self._usage.cache_source = _SOURCES.encode(event.source)
+        self.divergence = event.divergence
+
+    def add_divergence(self, found: events.DivergenceText) -> None:
+        self._usage.divergence.CopyFrom(_DIVERGENCE.to_message(found))
 
     def add(self, choice: int, num_tokens: int) -> None:
         self._new_tokens[choice] = self._new_tokens.get(choice, 0) + num_tokens
@@ -117,14 +133,18 @@ class UsageCounts:
         num_tokens = sum(self._new_tokens.values())
         return Counts(1, usage.prompt_tokens, usage.cached_tokens, num_tokens)
 
-    def log_fields(self) -> Mapping[str, float]:
-        """The tokens so far, and the durations of the first choice once it has finished."""
+    def log_fields(self) -> Mapping[str, float | str]:
+        """The tokens so far, where the prompt left the cache, and the durations of the first choice
+        once it has finished."""
         used = self.used()
-        fields: dict[str, float] = {
+        fields: dict[str, float | str] = {
             "prompt_tokens": used.prompt_tokens,
             "cached_tokens": used.cached_tokens,
             "completion_tokens": used.completion_tokens,
         }
+        if self._usage.HasField("divergence"):
+            found = self._usage.divergence
+            fields |= {"cache_left_at": found.token_index, "cache_left_in": found.field}
         if self._timed is not None:
             queue_s, prefill_s, decode_s = self._timed
             fields |= {
@@ -204,6 +224,36 @@ class TextTurn(Turn[service_pb.GenerateResponse]):
         return (response,)
 
 
+class _Description:
+    """Finds, beside the generation, the text with which a prompt leaves the cache, for the usage
+    and the list of requests."""
+
+    def __init__(self, accepted: AcceptedRequest, usage: UsageCounts) -> None:
+        self._accepted = accepted
+        self._usage = usage
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Start it once it is known that the prompt leaves the cache."""
+        divergence, text = self._usage.divergence, self._accepted.text
+        if self._task is None and divergence is not None and text is not None:
+            self._task = asyncio.create_task(self._describe(divergence, text))
+
+    async def _describe(self, divergence: events.Divergence, text: PromptText) -> None:
+        found = await text.describe(divergence, self._accepted.requests[0].prompt)
+        self._accepted.stream.divergence = found
+        self._usage.add_divergence(found)
+
+    async def wait(self) -> None:
+        if self._task is not None:
+            await asyncio.wait((self._task,), timeout=_MAX_DESCRIBING_S)
+
+    def cancel(self) -> None:
+        if self._task is not None:
+            self._task.add_done_callback(retrieve_exception)
+            self._task.cancel()
+
+
 async def stream_responses(
     accepted: AcceptedRequest,
     turns: Sequence[Turn[ResponseT]],
@@ -220,6 +270,7 @@ async def stream_responses(
     usage, output = UsageCounts(accepted.requests), span.output
     numbers = itertools.count(1)
     is_settled = False
+    description = _Description(accepted, usage)
 
     def settle() -> None:
         nonlocal is_settled
@@ -240,11 +291,14 @@ async def stream_responses(
                     if output is not None:
                         output.add(response)
                     yield response
+            description.start()
+        await description.wait()
         settle()  # before the caller is told, so that what it was told is always counted
         done = usage.done()
         span.count(done.usage)
         yield response_type(sequence_number=next(numbers), done=done)
     finally:
+        description.cancel()
         stream.close()
         add_call_fields(model=accepted.usage_key.model, **usage.log_fields())
         settle()

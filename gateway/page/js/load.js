@@ -76,11 +76,19 @@ export function LoadView() {
       ...(replicas.length ? [["Replica", row => html`<code>${row.replica}</code>`]] : []),
       ["State", row => row.choices.map(choice => html`<${Status} value=${enumName(choice.state, "STATE_")} /> `)],
       ["Slot", row => row.choices.map(choice => choice.slot ?? "–").join(", "), true],
-      ["Prompt", row => formatNumber(row.prompt_tokens), true],
+      ["Prompt", row => promptText(row), true],
+      ["Reused", row => row.cached_tokens === undefined ? "–" : formatNumber(row.cached_tokens), true],
+      ["Left cache in", row => row.divergence ? html`<code>${row.divergence.field || `token ${row.divergence.token_index}`}</code>` : ""],
       ["Generated", row => formatNumber(row.choices.reduce((sum, choice) => sum + choice.completion_tokens, 0)), true],
       ["Age", row => `${parseFloat(row.age).toFixed(1)} s`, true],
       ["", row => html`<${Action} class="danger" confirm="Abort this request?" run=${async () => { await post("admin/requests/abort", { request_ids: [row.id] }); await reload(); }}>Abort<//>`],
     ]} />`;
+}
+
+/** The length of a prompt, and how much of it is computed while it is. */
+function promptText({ choices, prompt_tokens: length }) {
+  const computed = choices.find(choice => choice.computed_tokens !== undefined)?.computed_tokens;
+  return computed === undefined ? formatNumber(length) : `${formatNumber(computed)} of ${formatNumber(length)}`;
 }
 
 /** The tokens so far, at a time in milliseconds. */

@@ -5,11 +5,13 @@ Idle slots, slots of running sequences and saved states are searched, all under 
 
 from collections.abc import Container
 from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple
 
 from inference_svc.engine.backend import Backend
-from inference_svc.engine.events import CacheSource
+from inference_svc.engine.events import CacheSource, Divergence
 from inference_svc.engine.kv_cache.copies import CacheCopier
+from inference_svc.engine.kv_cache.divergence import find_divergence
 from inference_svc.engine.kv_cache.origin import prefix_origin
 from inference_svc.engine.kv_cache.prefix_cache import PrefixCache
 from inference_svc.engine.request import is_of_project
@@ -84,6 +86,12 @@ class SlotAllocator:
             best = Prefix(shared, entry.source, None, entry)
         return best if best.tokens >= MIN_REUSED_TOKENS else NO_PREFIX
 
+    def find_divergence(self, sequence: Sequence) -> Divergence | None:
+        """Where the prompt leaves what is cached for its project. Call it before `allocate`."""
+        return find_divergence(
+            sequence.request, chain(self._table.slots, self._prefix_cache.entries)
+        )
+
     def allocate(self, sequence: Sequence, prefix: Prefix) -> tuple[Slot, Prefix] | None:
         """Allocate a slot and restore or copy the prefix into it; None if no slot is free."""
         target = self._target(prefix)
@@ -95,8 +103,9 @@ class SlotAllocator:
         else:
             self._save_lost(target, prefix.tokens)
             prefix = self._truncate(target, prefix, len(target.tokens))
-        key = sequence.request.cache_key if sequence.request.reuse else b""
-        self._table.occupy(target, sequence.request.sequence_id, key, sequence.kept_for)
+        request = sequence.request
+        key = request.cache_key if request.reuse else b""
+        self._table.occupy(target, request.sequence_id, key, sequence.kept_for, request.project)
         target.tokens = sequence.tokens[: prefix.tokens]
         return target, prefix
 
@@ -309,7 +318,9 @@ class SlotAllocator:
     def _save(self, slot: Slot) -> SavedPrefix:
         state, tokens = self._copier.save(slot.index), slot.tokens[:]
         min_tokens = self._backend.min_restored(len(tokens))
-        return SavedPrefix(slot.key, tokens, state, min_tokens, kept_for=slot.kept_for)
+        return SavedPrefix(
+            slot.key, tokens, state, min_tokens, kept_for=slot.kept_for, project=slot.project
+        )
 
     def _fill(self, slot: Slot, prefix: Prefix) -> Prefix:
         """Copy or restore a prefix into a slot. Returns NO_PREFIX if that is impossible."""

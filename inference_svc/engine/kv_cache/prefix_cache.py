@@ -4,7 +4,7 @@ An entry has the KV cells of a slot and their tokens, under the cache key of the
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 
 from inference_svc.engine.events import TierLoad
 from inference_svc.engine.media import MediaSpan
@@ -33,6 +33,11 @@ class PrefixCache:
 
     def __contains__(self, entry: SavedPrefix) -> bool:
         return self._entries.get(id(entry)) is entry
+
+    @property
+    def entries(self) -> Iterable[SavedPrefix]:
+        """All entries, the least recently used first."""
+        return self._entries.values()
 
     def pop_new(self) -> SavedPrefix | None:
         """Return an entry that is archived and not from a file, each one once; None if there is no

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Collection
 
 from inference_svc.engine.engine_parts import EngineParts
-from inference_svc.engine.events import CacheSource, Preempted, Resumed, Started
+from inference_svc.engine.events import CacheSource, Divergence, Preempted, Resumed, Started
 from inference_svc.engine.kv_cache.allocator import Prefix
 from inference_svc.engine.kv_cache.prefix_wait import PrefixWaiters
 from inference_svc.engine.scheduler.queue import BATCH, INTERACTIVE, PriorityAging, ProjectSlots
@@ -105,14 +105,17 @@ class Admission:
                 self.lacks_cells = self._table.has_idle
                 return False
             prefix = self._allocator.find_prefix(sequence)
+        divergence = None if sequence.has_started else self._allocator.find_divergence(sequence)
         placed = self._allocator.allocate(sequence, prefix)
         if placed is None:
             return False
         self._allocator.drop_saved(sequence)
-        self._run(sequence, *placed)
+        self._run(sequence, *placed, divergence)
         return True
 
-    def _run(self, sequence: Sequence, slot: Slot, prefix: Prefix) -> None:
+    def _run(
+        self, sequence: Sequence, slot: Slot, prefix: Prefix, divergence: Divergence | None
+    ) -> None:
         request, now = sequence.request, self._clock()
         self._queue.remove(sequence)
         self._running[request.sequence_id] = sequence
@@ -129,7 +132,7 @@ class Admission:
         self.num_misses += request.may_start_cached and prefix.source is CacheSource.NONE
         queue_s = now - sequence.arrived_at
         self._sequences.events.append(
-            Started(request.sequence_id, slot.index, cached, prefix.source, queue_s)
+            Started(request.sequence_id, slot.index, cached, prefix.source, queue_s, divergence)
         )
 
     def _free_up(self, sequence: Sequence, prefix: Prefix) -> bool:

@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
+import pytest
 from corral.inference.v1 import load_pb2, model_pb2
-from corral.inference.v1.generation_pb2 import PRIORITY_BATCH
+from corral.inference.v1.generation_pb2 import PRIORITY_BATCH, CacheDivergence
 
 from corral_cli.top.report import Sample, lines, report
 
@@ -38,6 +39,8 @@ def make_sample(taken_s: float, prompt: int, cached: int, output: int) -> Sample
         model="demo",
         priority=PRIORITY_BATCH,
         prompt_tokens=1200,
+        cached_tokens=96,
+        divergence=CacheDivergence(token_index=96, lost_tokens=900, field="tools[3]"),
         choices=[
             load_pb2.LiveChoice(state=load_pb2.LiveRequest.STATE_DECODE, completion_tokens=30),
             load_pb2.LiveChoice(state=load_pb2.LiveRequest.STATE_QUEUED),
@@ -81,9 +84,30 @@ def test_the_screen_is_a_line_a_model_and_a_line_a_request() -> None:
         "demo   ready          1/4        1  25% of 2,000   50.0     100.0     75%",
         "large  available",
         "",
-        "REQUEST  PROJECT  MODEL  PRIORITY  STATE     AGE  PROMPT  OUT",
-        "req_1    blue     demo   batch     decode  3.0 s   1,200   30",
+        "REQUEST  PROJECT  MODEL  PRIORITY  STATE   LEFT CACHE IN    AGE  PROMPT  REUSED  OUT",
+        "req_1    blue     demo   batch     decode  tools[3]       3.0 s   1,200      96   30",
     ]
+
+
+@pytest.mark.parametrize(
+    ("divergence", "left", "shown"),
+    [
+        (None, None, ""),
+        (CacheDivergence(token_index=1096, lost_tokens=300), (1096, 300, ""), "token 1,096"),
+    ],
+)
+def test_a_request_says_where_it_left_the_cache(
+    divergence: CacheDivergence | None, left: tuple[int, int, str] | None, shown: str
+) -> None:
+    """By its token where the field is not known; a request that waits has not started yet."""
+    sample = make_sample(2.0, 0, 0, 0)
+    request = load_pb2.LiveRequest(request_id="req_2", divergence=divergence)
+    found = report(sample, replace(sample, taken_s=3.0, requests=[request]))
+    (written,) = found["requests"]
+
+    assert written["cached_tokens"] is None
+    assert (written["left_cache"] and tuple(written["left_cache"].values())) == left
+    assert shown in lines(found, "host")[-1]
 
 
 def test_only_the_oldest_requests_are_listed() -> None:
@@ -111,3 +135,13 @@ def test_each_replica_has_a_row_with_what_is_wrong_with_it() -> None:
     assert "10.0.0.1:1 draining 2/4 0 50% of 100" in screen
     assert "10.0.0.2:1 connection refused 0/0 0" in screen
     assert [each["problem"] for each in found["replicas"]] == ["", "connection refused"]
+
+
+def test_a_prompt_that_is_computed_says_how_far() -> None:
+    sample = make_sample(2.0, 0, 0, 0)
+    choice = load_pb2.LiveChoice(state=load_pb2.LiveRequest.STATE_PREFILL, computed_tokens=900)
+    request = load_pb2.LiveRequest(prompt_tokens=1200, choices=[choice])
+    found = report(sample, replace(sample, taken_s=3.0, requests=[request]))
+
+    assert found["requests"][0]["computed_tokens"] == 900
+    assert "prefill 75%" in lines(found, "host")[-1]

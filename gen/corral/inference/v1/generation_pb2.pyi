@@ -289,7 +289,7 @@ class ChoiceFinished(_message.Message):
     def __init__(self, index: _Optional[int] = ..., reason: _Optional[_Union[FinishReason, str]] = ..., stop_text: _Optional[str] = ..., stop_token_id: _Optional[int] = ..., completion_tokens: _Optional[int] = ...) -> None: ...
 
 class Usage(_message.Message):
-    __slots__ = ("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens", "cache_source", "draft_tokens", "accepted_draft_tokens", "image_tokens", "audio_tokens", "is_estimated")
+    __slots__ = ("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens", "cache_source", "draft_tokens", "accepted_draft_tokens", "image_tokens", "audio_tokens", "is_estimated", "divergence")
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     COMPLETION_TOKENS_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -300,6 +300,7 @@ class Usage(_message.Message):
     IMAGE_TOKENS_FIELD_NUMBER: _ClassVar[int]
     AUDIO_TOKENS_FIELD_NUMBER: _ClassVar[int]
     IS_ESTIMATED_FIELD_NUMBER: _ClassVar[int]
+    DIVERGENCE_FIELD_NUMBER: _ClassVar[int]
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
@@ -310,7 +311,22 @@ class Usage(_message.Message):
     image_tokens: int
     audio_tokens: int
     is_estimated: bool
-    def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., reasoning_tokens: _Optional[int] = ..., cache_source: _Optional[_Union[CacheSource, str]] = ..., draft_tokens: _Optional[int] = ..., accepted_draft_tokens: _Optional[int] = ..., image_tokens: _Optional[int] = ..., audio_tokens: _Optional[int] = ..., is_estimated: _Optional[bool] = ...) -> None: ...
+    divergence: CacheDivergence
+    def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., reasoning_tokens: _Optional[int] = ..., cache_source: _Optional[_Union[CacheSource, str]] = ..., draft_tokens: _Optional[int] = ..., accepted_draft_tokens: _Optional[int] = ..., image_tokens: _Optional[int] = ..., audio_tokens: _Optional[int] = ..., is_estimated: _Optional[bool] = ..., divergence: _Optional[_Union[CacheDivergence, _Mapping]] = ...) -> None: ...
+
+class CacheDivergence(_message.Message):
+    __slots__ = ("token_index", "lost_tokens", "field", "cached_text", "prompt_text")
+    TOKEN_INDEX_FIELD_NUMBER: _ClassVar[int]
+    LOST_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    FIELD_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TEXT_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TEXT_FIELD_NUMBER: _ClassVar[int]
+    token_index: int
+    lost_tokens: int
+    field: str
+    cached_text: str
+    prompt_text: str
+    def __init__(self, token_index: _Optional[int] = ..., lost_tokens: _Optional[int] = ..., field: _Optional[str] = ..., cached_text: _Optional[str] = ..., prompt_text: _Optional[str] = ...) -> None: ...
 
 class Timings(_message.Message):
     __slots__ = ("queue", "prefill", "decode", "first_token", "between_tokens", "tokens_per_second", "completion_tokens")

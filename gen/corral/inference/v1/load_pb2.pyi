@@ -168,7 +168,7 @@ class StepHistogram(_message.Message):
     def __init__(self, model: _Optional[str] = ..., max_rows: _Optional[int] = ..., has_prompt: _Optional[bool] = ..., bounds: _Optional[_Iterable[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]]] = ..., counts: _Optional[_Iterable[int]] = ..., sum: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class LiveRequest(_message.Message):
-    __slots__ = ("request_id", "label", "project", "model", "priority", "choices", "age", "prompt_tokens", "replica")
+    __slots__ = ("request_id", "label", "project", "model", "priority", "choices", "age", "prompt_tokens", "replica", "cached_tokens", "divergence")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[LiveRequest.State]
@@ -190,6 +190,8 @@ class LiveRequest(_message.Message):
     AGE_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     REPLICA_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    DIVERGENCE_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     label: str
     project: str
@@ -199,7 +201,9 @@ class LiveRequest(_message.Message):
     age: _duration_pb2.Duration
     prompt_tokens: int
     replica: str
-    def __init__(self, request_id: _Optional[str] = ..., label: _Optional[str] = ..., project: _Optional[str] = ..., model: _Optional[str] = ..., priority: _Optional[_Union[_generation_pb2.Priority, str]] = ..., choices: _Optional[_Iterable[_Union[LiveChoice, _Mapping]]] = ..., age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., prompt_tokens: _Optional[int] = ..., replica: _Optional[str] = ...) -> None: ...
+    cached_tokens: int
+    divergence: _generation_pb2.CacheDivergence
+    def __init__(self, request_id: _Optional[str] = ..., label: _Optional[str] = ..., project: _Optional[str] = ..., model: _Optional[str] = ..., priority: _Optional[_Union[_generation_pb2.Priority, str]] = ..., choices: _Optional[_Iterable[_Union[LiveChoice, _Mapping]]] = ..., age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., prompt_tokens: _Optional[int] = ..., replica: _Optional[str] = ..., cached_tokens: _Optional[int] = ..., divergence: _Optional[_Union[_generation_pb2.CacheDivergence, _Mapping]] = ...) -> None: ...
 
 class ReplicaLoad(_message.Message):
     __slots__ = ("replica", "load", "problem")
@@ -212,13 +216,15 @@ class ReplicaLoad(_message.Message):
     def __init__(self, replica: _Optional[str] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class LiveChoice(_message.Message):
-    __slots__ = ("index", "state", "slot", "completion_tokens")
+    __slots__ = ("index", "state", "slot", "completion_tokens", "computed_tokens")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     SLOT_FIELD_NUMBER: _ClassVar[int]
     COMPLETION_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    COMPUTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     index: int
     state: LiveRequest.State
     slot: int
     completion_tokens: int
-    def __init__(self, index: _Optional[int] = ..., state: _Optional[_Union[LiveRequest.State, str]] = ..., slot: _Optional[int] = ..., completion_tokens: _Optional[int] = ...) -> None: ...
+    computed_tokens: int
+    def __init__(self, index: _Optional[int] = ..., state: _Optional[_Union[LiveRequest.State, str]] = ..., slot: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., computed_tokens: _Optional[int] = ...) -> None: ...

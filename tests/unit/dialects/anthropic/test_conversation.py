@@ -166,15 +166,9 @@ CASES: list[Any] = [
     pytest.param([user("hi")], {}, [("user", ["hi"])], id="text"),
     pytest.param(
         [user("hi")],
-        {"system": [text("x-anthropic-billing-header: v=1"), text("Be brief.")]},
-        [("system", ["Be brief."]), ("user", ["hi"])],
-        id="the billing header is dropped",
-    ),
-    pytest.param(
-        [user("hi")],
-        {"system": [text("a"), text("x-anthropic-billing-header: v=1")]},
-        [("system", ["a", "x-anthropic-billing-header: v=1"]), ("user", ["hi"])],
-        id="only in the first block",
+        {"system": [text("a"), text("b")]},
+        [("system", ["a", "b"]), ("user", ["hi"])],
+        id="blocks of the system prompt",
     ),
     pytest.param(
         [{"role": "system", "content": "b"}, user("hi"), {"role": "system", "content": "c"}],

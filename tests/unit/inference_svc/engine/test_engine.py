@@ -273,6 +273,18 @@ def test_the_load_is_reported() -> None:
     assert load.num_idle_cells == load.num_used_cells == 6
 
 
+def test_the_load_has_how_much_of_each_prompt_is_computed() -> None:
+    """Until the first token; in each call a chunk of 16 tokens."""
+    bench = EngineBench(chunk_cap=16)
+    bench.submit(make_request(prompt=[65] * 40, max_tokens=4))
+    found = []
+    for now in range(4):
+        bench.clock.now = float(now)
+        found += [each.prefills for each in bench.step() if isinstance(each, ModelLoad)][-1:]
+
+    assert found == [((0, 16),), ((0, 32),), (), ()]
+
+
 def test_the_engine_is_idle_without_sequences() -> None:
     """A step emits no tokens."""
     engine: Engine = EngineBench().engine

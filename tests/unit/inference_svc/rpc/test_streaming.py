@@ -8,6 +8,7 @@ import pytest
 from corral.inference.v1 import generation_pb2 as pb
 from corral.inference.v1 import inference_service_pb2 as service_pb
 
+from inference_svc.chat.divergences import PromptText
 from inference_svc.chat.parsers.formats import ReasoningFormat, ToolCallFormat, TurnFormat
 from inference_svc.chat.parsers.parser import TurnParser
 from inference_svc.engine import events
@@ -24,7 +25,7 @@ from inference_svc.rpc.streaming import (
     stream_responses,
 )
 from inference_svc.usage import Counts, UsageKey
-from svc_kit.errors import DecodeFailed
+from svc_kit.errors import DecodeFailed, TemplateFailed
 from tests.support.sequences import make_request
 from tests.support.turns import TOOLS
 
@@ -138,6 +139,53 @@ async def test_events_come_in_order() -> None:
     assert (done.usage.completion_tokens, done.usage.cached_tokens) == (3, 2)
     assert done.usage.cache_source == pb.CACHE_SOURCE_LIVE
     assert done.timings.queue.ToTimedelta().total_seconds() == 0.5
+
+
+class CharacterVocabulary:
+    """Tokens are the numbers of characters."""
+
+    def detokenize(self, tokens: Sequence[int], *, special: bool = False) -> str:
+        return "".join(map(chr, tokens))
+
+
+class StuckText(PromptText):
+    async def describe(
+        self, divergence: events.Divergence, tokens: "array[int]"
+    ) -> events.DivergenceText:
+        raise TemplateFailed(problem="it is stuck")
+
+
+LEFT = events.Divergence(1, 300, array("i", map(ord, "Bye")))
+"""Where a prompt leaves the cached text "ABye"; also its second token begins with B."""
+
+
+async def test_the_text_with_which_a_prompt_leaves_the_cache_is_in_the_usage() -> None:
+    """What is common in the first token is not shown; media have no text."""
+    generation = FakeGeneration()
+    text = PromptText(CharacterVocabulary())
+    first = replace(generation.accepted_request.requests[0], prompt=array("i", [65, 66, -7, 67]))
+    generation.accepted_request = replace(generation.accepted_request, text=text, requests=[first])
+    generation.stream.deliver(events.Started(0, 3, 1, divergence=LEFT))
+    generation.finish()
+
+    usage = (await collect(generation, text_turns()))[-1].done.usage
+
+    assert usage.divergence == pb.CacheDivergence(
+        token_index=1, lost_tokens=300, field="prompt", cached_text="ye", prompt_text="C"
+    )
+    assert generation.stream.divergence == events.DivergenceText(1, 300, "prompt", "ye", "C")
+
+
+async def test_a_text_that_cannot_be_found_fails_nothing() -> None:
+    generation = FakeGeneration()
+    text = StuckText(CharacterVocabulary())
+    generation.accepted_request = replace(generation.accepted_request, text=text)
+    generation.stream.deliver(events.Started(0, 3, 1, divergence=LEFT))
+    generation.finish()
+
+    usage = (await collect(generation, text_turns()))[-1].done.usage
+
+    assert (usage.cached_tokens, usage.HasField("divergence")) == (1, False)
 
 
 async def test_pending_deltas_of_a_choice_become_one_message() -> None:

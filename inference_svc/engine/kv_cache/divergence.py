@@ -1,0 +1,39 @@
+"""Where a prompt leaves the cached prefixes of its project, of those that it has most in common
+with: what is reused ends there or before.
+"""
+
+from array import array
+from collections.abc import Iterable
+from typing import Final
+
+from inference_svc.engine.events import Divergence
+from inference_svc.engine.request import SequenceRequest
+from inference_svc.engine.saved_state import SavedPrefix
+from inference_svc.engine.slots import Slot, common_prefix
+
+MIN_LOST_TOKENS: Final = 256
+"""Fewer are not worth the second rendering that finds where a prompt was changed."""
+_SHOWN_TOKENS: Final = 16
+
+
+def find_divergence(
+    request: SequenceRequest, cached: Iterable[Slot | SavedPrefix]
+) -> Divergence | None:
+    """Compare a prompt with what is cached under its key for its project, of others with the same
+    key nothing. None if fewer than MIN_LOST_TOKENS of the prompt or of what is cached are left
+    after the longest common prefix."""
+    prompt, nearest, shared = request.prompt, array("i"), 0
+    if not request.project or not request.may_start_cached:
+        return None
+    for each in cached:
+        tokens = each.tokens
+        if each.key != request.cache_key or each.project != request.project:
+            continue
+        if len(tokens) <= shared or len(prompt) <= shared or tokens[shared] != prompt[shared]:
+            continue  # it has no more in common than `nearest`
+        if (count := common_prefix(tokens, prompt, limit=len(prompt))) > shared:
+            nearest, shared = tokens, count
+    num_lost = min(len(nearest), len(prompt)) - shared
+    if num_lost < MIN_LOST_TOKENS:
+        return None
+    return Divergence(shared, num_lost, nearest[shared : shared + _SHOWN_TOKENS])
