@@ -16,6 +16,7 @@ import pytest
 
 from svc_kit.rpc.client import open_channel
 from tests.chaos.test_chaos import make_answer_works
+from tests.support.bridge import may_isolate
 from tests.support.chaos import FileWork, HistoryWork, WorkCounter
 from tests.support.chaos_answers import ChatWork
 from tests.support.chaos_limits import LimitWork
@@ -81,6 +82,8 @@ def test_the_history_of_many_faults_is_allowed(
     seed = request.config.getoption("--seed", None)
     seed = secrets.randbits(32) if seed is None else seed
     log.warning("seed %d, history %s", seed, tmp_path / "history.jsonl")
+    if not may_isolate():
+        log.warning("no partitions, full disks and other monotonic clocks: they need root")
     rng, history = random.Random(seed), History(tmp_path / "history.jsonl")
     faults = make_schedule(rng, request.config.getoption("--faults", 100))
     with run_cluster(tmp_path, rng) as cluster:

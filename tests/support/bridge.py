@@ -1,6 +1,12 @@
-"""Network namespaces on a bridge, each with an address, whose links can be cut. Needs root."""
+"""Network namespaces on a bridge, each with an address, whose links can be cut.
 
+They need root, its right to create namespaces and mounts, and the commands of iproute2 and
+util-linux: `may_isolate`.
+"""
+
+import functools
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -26,6 +32,15 @@ class Host:
 
     def mend(self) -> None:
         _ip("link", "set", self.link, "master", self.bridge)
+
+
+@functools.cache
+def may_isolate() -> bool:
+    """Whether this process may create namespaces and mounts for all users."""
+    if os.geteuid() != 0 or None in (shutil.which("ip"), shutil.which("unshare")):
+        return False
+    trial = ["unshare", "--net", "--time", "--mount", "--fork", "ip", "link", "set", "lo", "up"]
+    return subprocess.run(trial, capture_output=True, check=False).returncode == 0
 
 
 @contextmanager

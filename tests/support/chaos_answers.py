@@ -13,7 +13,7 @@ import httpx
 
 from tests.support.batches import CHAT, batch_line, jsonl
 from tests.support.chaos import WorkCounter
-from tests.support.history import PAUSE_S, Client, History, Served, connect_client
+from tests.support.history import PATIENCE_S, PAUSE_S, Client, History, Served, connect_client
 from tests.support.pictures import circle_png, data_url
 from tests.support.rpc import CAPITAL, PARIS
 from tests.support.seam_cases import answers
@@ -136,12 +136,9 @@ class ResponseWork:
                 made = await client.post("responses", {**body, **limits})
                 self._ids.append(made["id"])
                 self.history.observe_text("expected", f"answer of {made['id']}", answer)
-                await asyncio.gather(
-                    *(
-                        self._follow(each, process, made["id"])
-                        for each, process in zip((client, other), processes, strict=True)
-                    )
-                )
+                async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as followers:
+                    for each, process in zip((client, other), processes, strict=True):
+                        followers.create_task(self._follow(each, process, made["id"]))
                 counter.add()
 
     async def _follow(self, client: Client, process: str, response_id: str) -> None:
@@ -216,7 +213,8 @@ class RunWork:
                         started.outcome = "failed"
                         continue
                     started.told = answer.raise_for_status().json()["id"]
-                await self._watch(client, process, thread, started.told)
+                async with asyncio.timeout(PATIENCE_S):
+                    await self._watch(client, process, thread, started.told)
                 counter.add()
 
     async def _watch(self, client: Client, process: str, thread: str, run: str) -> None:
@@ -267,9 +265,10 @@ class BatchWork:
                 self._batches.append(batch["id"])
                 self.history.observe(process, "create", "batches", [batch["id"]])
                 self.history.observe(process, "create", f"lines of {batch['id']}", names)
-                while batch["status"] not in _BATCH_ENDS:
-                    await asyncio.sleep(PAUSE_S)
-                    batch = await client.get(f"batches/{batch['id']}")
+                async with asyncio.timeout(PATIENCE_S):
+                    while batch["status"] not in _BATCH_ENDS:
+                        await asyncio.sleep(PAUSE_S)
+                        batch = await client.get(f"batches/{batch['id']}")
                 counter.add()
 
     async def check(self, served: Served) -> None:

@@ -1,7 +1,7 @@
 """Two gateways, control services and inference services on PostgreSQL, and faults of each.
 
-As root, each service has a network namespace and monotonic clock of its own, and their files are on
-a small disk; otherwise there are no partitions and full disks.
+Where `may_isolate` allows it, each service has a network namespace and monotonic clock of its own,
+and their files are on a small disk; otherwise there are no partitions and full disks.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from typing import Any, Final
 from control_svc.app import upgrade_database
 from control_svc.config import ControlSettings
 from tests.support import jumping_control
-from tests.support.bridge import Host, run_hosts
+from tests.support.bridge import Host, may_isolate, run_hosts
 from tests.support.control import write_service_token
 from tests.support.postgres import Postgres, create_database, run_postgres_server
 from tests.support.processes import Ends, Program
@@ -45,7 +45,7 @@ WEIGHTS: Final[Mapping[str, int]] = {
     "fill disk": 2,
     "jump": 2,
 }
-ONLY_ROOT: Final = ("cut", "fill disk")
+ISOLATED: Final = ("cut", "fill disk")
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Fault:
 
 def make_schedule(rng: random.Random, count: int) -> list[Fault]:
     """The same faults for the same seed and rights."""
-    kinds = [kind for kind in WEIGHTS if os.geteuid() == 0 or kind not in ONLY_ROOT]
+    kinds = [kind for kind in WEIGHTS if may_isolate() or kind not in ISOLATED]
     return [
         _make_fault(rng, kind)
         for kind in rng.choices(kinds, [WEIGHTS[kind] for kind in kinds], k=count)
@@ -210,7 +210,7 @@ class Cluster:
 
 
 def _addresses(stack: ExitStack) -> tuple[list[Host | None], list[str]]:
-    if os.geteuid() != 0:
+    if not may_isolate():
         return [None for _ in NAMES], [free_address() for _ in NAMES]
     hosts = stack.enter_context(run_hosts(len(NAMES)))
     return list(hosts), [f"{host.address}:{PORT}" for host in hosts]
@@ -221,9 +221,8 @@ def run_cluster(folder: Path, rng: random.Random) -> Iterator[Cluster]:
     """Run all services until the context ends, which kills them."""
     with ExitStack() as stack:
         server = stack.enter_context(run_postgres_server())
-        is_root = os.geteuid() == 0
         mounted: AbstractContextManager[Path] = (
-            mount_disk(folder, DISK_MIB) if is_root else nullcontext(folder)
+            mount_disk(folder, DISK_MIB) if may_isolate() else nullcontext(folder)
         )
         disk = stack.enter_context(mounted)
         hosts, addresses = _addresses(stack)

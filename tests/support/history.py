@@ -16,7 +16,7 @@ import httpx
 from tools.check_history import Violation, check, parse
 
 PATIENCE_S: Final = 300.0
-"""How long a client repeats a call."""
+"""How long a client repeats a call, and waits for the end of what it has begun."""
 ATTEMPT_S: Final = 20.0
 """How long it waits for a gateway, which may be stopped."""
 PAUSE_S: Final = 0.3
