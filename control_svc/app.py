@@ -93,6 +93,7 @@ async def build(
     *,
     blobs: BlobStore | None = None,
     clock: Clock | None = None,
+    process_clock: Clock = utc_now,
     handlers: Sequence[JobHandler] = (),
     sandbox: JobRunner | None = None,
     model: ModelParts | None = None,
@@ -101,8 +102,9 @@ async def build(
     """Run the service while the context is open. Raises StartupError.
 
     The optional arguments replace what the settings describe: `blobs` the blob store, `clock` the
-    clocks of this process and of the database, `sandbox` the child processes, `model` the inference
-    service, and `lines` the inference service in batches. `handlers` are additional job handlers.
+    clocks of this process and of the database, `process_clock` that of this process alone,
+    `sandbox` the child processes, `model` the inference service, and `lines` the inference service
+    in batches. `handlers` are additional job handlers.
     """
     registry = CollectorRegistry()
     ProcessMetrics(
@@ -114,7 +116,14 @@ async def build(
     async with AsyncExitStack() as stack:
         tracer = await stack.enter_async_context(open_tracer(settings.tracing, "control"))
         core = await stack.enter_async_context(
-            _open_core(settings, registry, blobs=blobs, clock=clock, sandbox=sandbox)
+            _open_core(
+                settings,
+                registry,
+                blobs=blobs,
+                clock=clock,
+                process_clock=process_clock,
+                sandbox=sandbox,
+            )
         )
         keys = Keys(core.across_projects, core.ids, core.tokens, core.clock)
         authenticator, prices = _authenticator(settings, keys), Prices(settings.prices)
@@ -151,10 +160,15 @@ async def build(
         yield Control(slices, server, sweeper, dispatcher, prices, management)
 
 
-async def serve(settings: ControlSettings, read_settings: Callable[[], ControlSettings]) -> None:
+async def serve(
+    settings: ControlSettings,
+    read_settings: Callable[[], ControlSettings],
+    *,
+    process_clock: Clock = utc_now,
+) -> None:
     """Serve until SIGTERM or SIGINT, then drain. Raises StartupError."""
     stopping = stop_on_signals()
-    async with build(settings) as control, AsyncExitStack() as stack:
+    async with build(settings, process_clock=process_clock) as control, AsyncExitStack() as stack:
 
         async def apply_prices(changed: ControlSettings) -> None:
             control.prices.replace(changed.prices)
@@ -175,12 +189,13 @@ async def _open_core(
     *,
     blobs: BlobStore | None,
     clock: Clock | None,
+    process_clock: Clock,
     sandbox: JobRunner | None,
 ) -> AsyncIterator[Core]:
     async with AsyncExitStack() as stack:
         database = await stack.enter_async_context(_database(settings, clock))
         await _prepare_schema(database, settings)
-        clock = clock or utc_now
+        clock = clock or process_clock
         if sandbox is None:
             sandbox = await stack.enter_async_context(SandboxPool(SANDBOX))
         token_file = settings.service_token_file

@@ -25,6 +25,7 @@ from control_svc.db.tables import Instant, OwnedRow, SecretRow
 from svc_kit.errors import StorageFailed
 from svc_kit.fair_semaphore import FairSemaphore
 from svc_kit.logs import project_var
+from svc_kit.tasks import retrieve_exception
 
 Clock = Callable[[], datetime]
 """Returns the time, with a time zone."""
@@ -229,6 +230,7 @@ class CrossProjectTransactions:
         task = asyncio.create_task(transaction)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
+        task.add_done_callback(retrieve_exception)
         return await asyncio.shield(task)
 
     async def _read(self, work: CrossWork[ResultT]) -> ResultT:

@@ -71,7 +71,7 @@ class Bucket:
         self._alone_at: float | None = None
         """Until when a rate was refilled without control; None unless the process serves alone."""
         self._taken = 0
-        """Of what control had left, since it was asked."""
+        """Of what control had left, and has refilled, since it was asked."""
         self._unfilled = 0
         """What control refills of a rate until it is full, of the part of this process."""
         self._owed = 0
@@ -158,12 +158,16 @@ class Bucket:
     def answer(
         self, asked: pb.LimitShareRequest, share: pb.LimitShare, now: float, wall_s: float
     ) -> None:
-        """Add what control has granted; `wall_s` is the time since the epoch."""
+        """Add what control has granted; `wall_s` is the time since the epoch.
+
+        While the process served alone, because the answer was late, it took of the same amount:
+        what control would not have had left for that is not granted.
+        """
         if self.is_rate:
             self.available += self._owed  # it has been paid
         else:  # what was used beyond the share counts as held, or as usage
             self.available = max(self.available, 0)
-        self.available += share.granted
+        self.available += share.granted - max(0, self._taken - share.remaining)
         self.reset_s = max(0.0, share.reset_time.ToMilliseconds() / 1000 - wall_s)
         self.remaining = max(0, share.remaining - self._taken)
         self.answered_at, self._alone_at = now, None
@@ -203,6 +207,7 @@ class Bucket:
         counted = min(added, self._unfilled)
         self.available += added
         self._unfilled -= counted
+        self._taken += counted
         self._total -= added - counted
 
     def _demand(self, now: float) -> int:

@@ -17,10 +17,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.chaos import LOCAL_KILLS, SERVICES, ChatWork, FileWork, Kill, Work, survive
-from tests.support.chaos_answers import BatchWork, ResponseWork, RunWork, picture_questions
+from tests.support.chaos import LOCAL_KILLS, SERVICES, FileWork, HistoryWork, Kill, Work, survive
+from tests.support.chaos_answers import (
+    BatchWork,
+    ChatWork,
+    ResponseWork,
+    RunWork,
+    picture_questions,
+)
 from tests.support.chaos_engines import KilledEngine, two_engines
 from tests.support.chaos_models import MODEL_FILE, ModelWork
+from tests.support.history import History
 from tests.support.model_hub import ModelHub, run_model_hub
 from tests.support.model_kinds import write_model_of_kind
 from tests.support.processes import Ends
@@ -43,12 +50,25 @@ class Drill:
     takes_pictures: bool = False
 
 
-def make_works(rng: random.Random, hub: ModelHub) -> list[Work]:
+@pytest.fixture
+def history(tmp_path: Path) -> History:
+    return History(tmp_path / "history.jsonl")
+
+
+def make_works(history: History, rng: random.Random, hub: ModelHub) -> list[Work]:
     """Return the works of a run. Their random generators are independent of the kills."""
     return [
-        FileWork(random.Random(rng.random())),
-        ChatWork(),
+        FileWork(history, random.Random(rng.random())),
+        ChatWork(history),
         ModelWork(hub, random.Random(rng.random())),
+    ]
+
+
+def make_answer_works(history: History, rng: random.Random) -> list[HistoryWork]:
+    return [
+        ResponseWork(history),
+        RunWork(history, random.Random(rng.random())),
+        BatchWork(history),
     ]
 
 
@@ -86,29 +106,30 @@ def make_rng(seed: int | None) -> random.Random:
     return random.Random(chosen)
 
 
-async def test_guarantees_hold_after_random_kills(drill: Drill, hub: ModelHub) -> None:
+async def test_guarantees_hold_after_random_kills(
+    drill: Drill, hub: ModelHub, history: History
+) -> None:
     """Of control service, gateway, frontend, engines and encoder, in random order."""
     rng = make_rng(None)
     with drill.start() as corral:
-        await survive(corral, make_works(rng, hub), rng, SHORT_KILLS, drill.kills)
+        await survive(corral, make_works(history, rng, hub), history, rng, SHORT_KILLS, drill.kills)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(24 * 3600)
-# The SDK deprecates the Assistants API.
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 async def test_guarantees_hold_after_many_kills(
-    request: pytest.FixtureRequest, drill: Drill, hub: ModelHub
+    request: pytest.FixtureRequest, drill: Drill, hub: ModelHub, history: History
 ) -> None:
     """In rounds with the same data; each ends with a kill of all processes."""
     rng = make_rng(request.config.getoption("--seed", None))
-    works = [*make_works(rng, hub), ResponseWork(), RunWork(), BatchWork()]
+    works: list[Work] = [*make_works(history, rng, hub), *make_answer_works(history, rng)]
     if drill.takes_pictures:
-        works.append(ResponseWork(picture_questions(random.Random(rng.random()))))
+        questions = picture_questions(random.Random(rng.random()))
+        works.append(ResponseWork(history, questions))
     for number in range(request.config.getoption("--rounds", 1)):
         log.warning("round %d", number + 1)
         with drill.start() as corral:
-            await survive(corral, works, rng, LONG_KILLS, drill.kills)
+            await survive(corral, works, history, rng, LONG_KILLS, drill.kills)
             with Ends(process.pid for process in corral.program.family()) as household:
                 corral.program.signal(signal.SIGKILL)
                 assert household.wait() == []

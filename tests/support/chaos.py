@@ -13,13 +13,14 @@ import random
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol
 
+import httpx
 import openai
 
-from tests.support.rpc import PARIS
-from tests.support.sdk import capital_of_france
+from tests.support.history import Client, History, Served, connect_client
 from tests.support.services import Corral
 
 log = logging.getLogger(__name__)
@@ -66,6 +67,8 @@ class WorkCounter:
         self._units.release()
 
     async def wait_for(self, count: int) -> None:
+        """Wait for so many more."""
+        self._units = asyncio.Semaphore(0)
         for _ in range(count):
             await self._units.acquire()
 
@@ -85,48 +88,62 @@ def retrying_sdk(corral: Corral) -> openai.AsyncOpenAI:
     return openai.AsyncOpenAI(base_url=corral.api, api_key="x", max_retries=RETRIES)
 
 
+class HistoryWork(Protocol):
+    """Work that any number of gateways can have, whose guarantees are those of its history."""
+
+    async def run(self, served: Served, counter: WorkCounter, stop: asyncio.Event) -> None:
+        """As for `Work`."""
+
+    async def check(self, served: Served) -> None:
+        """Record what there is."""
+
+
+@dataclass
 class FileWork:
-    """Files are stored completely, once and permanently."""
+    """Files are stored completely and once, until they are deleted."""
 
-    def __init__(self, rng: random.Random) -> None:
-        self._rng = rng
-        self._digests: dict[str, str] = {}
+    history: History
+    rng: random.Random
+    _ids: dict[str, str] = field(default_factory=dict)
+    """Of those that are not deleted, by their digests, which are their names too."""
 
-    async def run(self, corral: Corral, counter: WorkCounter, stop: asyncio.Event) -> None:
-        async with retrying_sdk(corral) as sdk:
+    async def run(self, served: Served, counter: WorkCounter, stop: asyncio.Event) -> None:
+        """Create files; now and then delete one, or list all."""
+        process = self.history.new_process("files")
+        async with connect_client(served) as client:
             while not stop.is_set():
-                content = self._rng.randbytes(self._rng.randint(1, FILE_BYTES))
-                digest = hashlib.sha256(content).hexdigest()
-                file = await sdk.files.create(
-                    file=(digest, content),
-                    purpose="user_data",
-                    extra_headers={"Idempotency-Key": digest},
-                )
-                self._digests[file.id] = digest
+                await self._create(client, process)
+                if self.rng.random() < 0.2:
+                    await self._delete(client, process, self.rng.choice(sorted(self._ids)))
+                if self.rng.random() < 0.2:
+                    with self.history.operation(process, "list", "files") as listed:
+                        files = await client.pages("files", purpose="user_data")
+                        listed.told = [each["filename"] for each in files]
                 counter.add()
 
-    async def check(self, corral: Corral) -> None:
-        """The acknowledged files exist, and no others."""
-        async with retrying_sdk(corral) as sdk:
-            listed = [file.id async for file in sdk.files.list(purpose="user_data")]
-            assert sorted(listed) == sorted(self._digests)
-            for file_id, digest in self._digests.items():
-                content = (await sdk.files.content(file_id)).content
-                assert hashlib.sha256(content).hexdigest() == digest, file_id
+    async def _create(self, client: Client, process: str) -> None:
+        content = self.rng.randbytes(self.rng.randint(1, FILE_BYTES))
+        digest = hashlib.sha256(content).hexdigest()
+        with self.history.operation(process, "create", "files", [digest]):
+            fields = {"data": {"purpose": "user_data"}, "files": {"file": (digest, content)}}
+            made = await client.call("POST", "files", **fields)
+            self._ids[digest] = made.raise_for_status().json()["id"]
 
+    async def _delete(self, client: Client, process: str, digest: str) -> None:
+        with self.history.operation(process, "delete", "files", [digest]):
+            answer = await client.call("DELETE", f"files/{self._ids.pop(digest)}")
+            if answer.status_code != httpx.codes.NOT_FOUND:  # the answer before may be lost
+                answer.raise_for_status()
 
-class ChatWork:
-    """Questions are answered correctly."""
-
-    async def run(self, corral: Corral, counter: WorkCounter, stop: asyncio.Event) -> None:
-        """Ask questions; the SDK retries interrupted ones."""
-        async with retrying_sdk(corral) as sdk:
-            while not stop.is_set():
-                assert await capital_of_france(sdk) == PARIS
-                counter.add()
-
-    async def check(self, corral: Corral) -> None:
-        """Nothing: each answer was checked."""
+    async def check(self, served: Served) -> None:
+        """What is listed has its content."""
+        async with connect_client(served) as client:
+            with self.history.operation("afterwards", "list", "files") as listed:
+                listed.told = []
+                for file in await client.pages("files", purpose="user_data"):
+                    content = await client.call("GET", f"files/{file['id']}/content")
+                    digest = hashlib.sha256(content.raise_for_status().content).hexdigest()
+                    listed.told.append(digest)
 
 
 async def kill_at_random(
@@ -149,11 +166,12 @@ async def kill_at_random(
 async def survive(
     corral: Corral,
     works: Sequence[Work],
+    history: History,
     rng: random.Random,
     times: int,
     kills: Mapping[str, Kill] = LOCAL_KILLS,
 ) -> None:
-    """Run the works while processes are killed, then check their guarantees."""
+    """Run the works while processes are killed, then check their guarantees and their history."""
     counter, stop = WorkCounter(), asyncio.Event()
     async with asyncio.TaskGroup() as clients:
         for work in works:
@@ -164,5 +182,6 @@ async def survive(
     log.warning("%d units of work", counter.total)
     for work in works:
         await work.check(corral)
+    assert history.check() == [], history.path
     forgotten = [each.text for each in corral.program.stderr if "never retrieved" in each.text]
     assert forgotten == []  # errors of tasks, by the logs of all services

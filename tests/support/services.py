@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +48,11 @@ class Corral:
     def api(self) -> str:
         """The base URL for SDKs."""
         return f"{self.url}/v1"
+
+    @property
+    def apis(self) -> Sequence[str]:
+        """The base URLs of all gateways."""
+        return [self.api]
 
     def sdk(self, api_key: str = "unused") -> openai.AsyncOpenAI:
         """The asynchronous client of the SDK without retries."""

@@ -2,16 +2,20 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from corral.control.v1 import file_pb2, file_service_pb2
 
+from control_svc.app import build
 from svc_kit import errors
 from svc_kit.lifecycle import StartupError
-from svc_kit.rpc.client import translate_errors
-from tests.support.control import USER_DATA, RunningControl, run_control
+from svc_kit.rpc.client import open_channel, translate_errors
+from tests.support.control import USER_DATA, Client, RunningControl, run_control
+from tests.support.installation import Installation
 from tests.support.loopback_gateway import run_gateway
+from tests.support.sandbox_jobs import InlineJobs
 
 WRITERS = 50
 
@@ -146,3 +150,18 @@ async def test_an_unusable_database_raises_an_error(tmp_path: Path) -> None:
     with pytest.raises(StartupError, match="cannot be used"):
         async with run_control(tmp_path, "postgresql://nobody@127.0.0.1:1/x"):
             pass
+
+
+async def test_the_clock_of_the_process_alone_may_be_wrong(tmp_path: Path) -> None:
+    """Objects have its time, leases of jobs that of the database."""
+    wrong = datetime(2031, 1, 1, tzinfo=UTC)
+    settings = (await Installation.make(tmp_path, None)).settings
+    async with (
+        build(settings, sandbox=InlineJobs(), process_clock=lambda: wrong) as control,
+        open_channel(str(control.server.address)) as channel,
+    ):
+        file = await Client(channel).create(b"a")
+
+        assert file.create_time.ToDatetime(UTC) == wrong
+        assert control.sweeper.clock() == wrong
+        assert await control.sweeper.transactions.read(lambda tx: tx.now()) < wrong

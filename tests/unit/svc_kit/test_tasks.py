@@ -8,7 +8,10 @@ from io import BytesIO
 from typing import NoReturn
 
 import pytest
+from sqlalchemy.ext.asyncio import create_async_engine
 
+from control_svc.db.notifications import LocalNotifications
+from control_svc.db.transaction import CrossProjectTransactions
 from gateway.calls import ComposedCall
 from inference_svc.adapter_sync.reconciler import SharedLookup
 from svc_kit.errors import UpstreamUnavailable
@@ -67,6 +70,15 @@ async def leave_conversion(work: Work) -> None:
     gate.set()
 
 
+async def leave_transaction(work: Work) -> None:
+    """It runs to its end, and may find then that its job belongs to another worker."""
+    engine = create_async_engine("sqlite+aiosqlite://")
+    transactions = CrossProjectTransactions(engine, engine, LocalNotifications())
+    await work.leave(transactions.read(lambda _: work.fail()))
+    await transactions.close()
+    await engine.dispose()
+
+
 async def end_failing_task(work: Work) -> None:
     """One that fails when it is cancelled, and one that had failed before."""
 
@@ -84,7 +96,15 @@ async def end_failing_task(work: Work) -> None:
 
 
 @pytest.mark.parametrize(
-    "leave", [drop_task, drop_composed_call, leave_lookup, leave_conversion, end_failing_task]
+    "leave",
+    [
+        drop_task,
+        drop_composed_call,
+        leave_lookup,
+        leave_conversion,
+        leave_transaction,
+        end_failing_task,
+    ],
 )
 async def test_errors_that_nobody_waits_for_are_not_those_of_the_loop(
     leave: Callable[[Work], Awaitable[None]],

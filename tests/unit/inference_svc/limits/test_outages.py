@@ -4,6 +4,7 @@ The leases are renewed every second, as `Limiter.run` does.
 """
 
 import asyncio
+import math
 from typing import Final, NamedTuple
 
 import pytest
@@ -241,3 +242,33 @@ async def test_an_answer_that_is_late_is_used_when_it_comes() -> None:
 
     assert (served, rest) == (20, NUM_FIT - NUM_BEFORE - 20)
     assert {type(each) for each in installation.refusals} == {BudgetExceeded}
+
+
+@pytest.mark.parametrize("late_s", [1.25, 4])
+@pytest.mark.parametrize(
+    "case",
+    [*CASES.values(), Case("REQUESTS", "MINUTE", NUM_FIT, RateLimited)],
+    ids=[*CASES, "rate"],
+)
+async def test_a_late_answer_does_not_grant_what_was_used_meanwhile(
+    case: Case, late_s: float
+) -> None:
+    """A request waits for a share, and others serve themselves from what was left."""
+    outage = Outage(case, 1)
+    control = outage.installation.control
+    await outage.installation.start()
+    before = await outage.serve(0, NUM_FIT - 2)
+    control.faults.append(Fault.ANSWER_LATE)
+    waiting = asyncio.create_task(outage.serve(0, 1))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert control.waiting
+    control.now += late_s
+    alone = await outage.serve(0, 5)
+    control.end_waiting(is_lost=False)
+    await waiting
+    await outage.serve(0, 5)
+    refilled = math.floor(late_s * NUM_FIT / 60) if case.period == "MINUTE" else 0
+
+    assert (before, alone) == (NUM_FIT - 2, 2 + refilled)
+    assert len(outage.installation.reservations) == NUM_FIT + refilled
