@@ -88,8 +88,8 @@ properties: dev ## Try many times as many examples and histories as `make test` 
 	CORRAL_TEST_EXAMPLES=$(TIMES) $(BIN)/pytest -n $(WORKERS) -o timeout=0 -o faulthandler_timeout=0 \
 		tests/property tests/service/control_svc tests/service/gateway/test_hostile_input.py $(ARGS)
 
-prove: dev ## Run the whole matrices of tests/outside, of which `make test` runs a part: every architecture, source and sequence of prompts
-	$(BIN)/pytest -n $(WORKERS) -o timeout=0 -o faulthandler_timeout=0 -m slow tests/outside $(ARGS)
+prove: dev ## Run the matrices of which `make test` runs a part: architectures, sources, sequences of prompts, upgrades, killed replicas
+	$(BIN)/pytest -n $(WORKERS) -o timeout=0 -o faulthandler_timeout=0 -m slow tests/outside tests/upgrade tests/e2e $(ARGS)
 
 fuzz: dev ## Send random requests to every RPC and route: none is an INTERNAL error (TIMES=20: 50,000; 500: over a million)
 	CORRAL_TEST_EXAMPLES=$(TIMES) $(BIN)/pytest tests/fuzz --log-cli-level=WARNING -o faulthandler_timeout=0 $(ARGS)

@@ -17,7 +17,7 @@ from google.protobuf.message_factory import GetMessageClass
 from svc_kit.auth.scopes import method_options, method_path
 from tests.support import tenancy
 from tests.support.control import Client, RunningControl
-from tests.support.examples import TIMES
+from tests.support.examples import TIMES, every_nth
 from tools.rpc_methods import list_services
 
 on_one_loop = pytest.mark.asyncio(loop_scope="module")
@@ -109,7 +109,15 @@ def test_all_services_are_registered() -> None:
 
 
 @on_one_loop
-@pytest.mark.parametrize("method", CALLERS, ids=method_path)
+@pytest.mark.parametrize(
+    ("shared_database_url", "method"),
+    [
+        pytest.param(database, method, id=f"{database}-{method_path(method)}")
+        for database, methods in (("sqlite", CALLERS), ("postgres", every_nth(CALLERS, 4)))
+        for method in methods
+    ],
+    indirect=["shared_database_url"],
+)
 async def test_a_foreign_id_is_treated_as_unknown(
     mine: Tenant,
     objects: list[object],
@@ -120,7 +128,7 @@ async def test_a_foreign_id_is_treated_as_unknown(
     """A foreign id in each text: NOT_FOUND if the field names an object, the same response as for
     an unknown id in all cases, and no change. A field with ids gets one of its kind and another,
     with `make properties` those of all kinds. On PostgreSQL, whose queries are the same, only
-    fields with ids are tried, with one."""
+    fields with ids are tried, with one, and only some RPCs without `make properties`."""
     refusals = tenancy.RESOURCES[method.containing_service.full_name].refusals
     valid = build_call(method, other.ids, {})
     foreign_ids = mine.ids_of_all_kinds()
