@@ -4,7 +4,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help run test test-unit test-e2e test-clients more-clients test-engines check fix proto proto-check docs docs-check surface bench bench-quick soak chaos properties prove fuzz coverage mutants demo-model demo-model-trial demo-vision demo-vision-trial page-vendor lock dist sbom clean runtime dev
 PYTHON ?= python3
-WORKERS ?= 3
+WORKERS ?= 4
 TIMES ?= 20
 BIN := .venv/bin
 UV_LOCK := $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --python-version 3.11 --exclude-newer "1 week"
