@@ -4,7 +4,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help run test test-unit test-e2e test-clients more-clients test-engines check fix proto proto-check docs docs-check surface bench bench-quick soak chaos properties prove fuzz coverage mutants demo-model demo-model-trial demo-vision demo-vision-trial page-vendor lock dist sbom clean runtime dev
 PYTHON ?= python3
-WORKERS ?= 3
+WORKERS ?= 4
 TIMES ?= 20
 BIN := .venv/bin
 UV_LOCK := $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --python-version 3.11 --exclude-newer "1 week"
@@ -88,8 +88,8 @@ properties: dev ## Try many times as many examples and histories as `make test` 
 	CORRAL_TEST_EXAMPLES=$(TIMES) $(BIN)/pytest -n $(WORKERS) -o timeout=0 -o faulthandler_timeout=0 \
 		tests/property tests/service/control_svc tests/service/gateway/test_hostile_input.py $(ARGS)
 
-prove: dev ## Check the history of clients under faults (ARGS="-k history --faults 100 --seed 7": only that), and the whole matrices of tests/outside
-	$(BIN)/pytest -n $(WORKERS) -o timeout=0 -o faulthandler_timeout=0 -m slow tests/chaos/test_history.py tests/outside $(ARGS)
+prove: dev ## Check the history of clients under faults (ARGS="-k history --faults 100 --seed 7": only that), and run the matrices of which `make test` runs a part
+	$(BIN)/pytest -n $(WORKERS) -o timeout=0 -o faulthandler_timeout=0 -m slow tests/chaos/test_history.py tests/outside tests/upgrade tests/e2e $(ARGS)
 
 fuzz: dev ## Send random requests to every RPC and route: none is an INTERNAL error (TIMES=20: 50,000; 500: over a million)
 	CORRAL_TEST_EXAMPLES=$(TIMES) $(BIN)/pytest tests/fuzz --log-cli-level=WARNING -o faulthandler_timeout=0 $(ARGS)

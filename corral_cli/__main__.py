@@ -12,7 +12,7 @@ import click
 
 from corral_cli.connection import tls_options
 from corral_cli.output import echo, object_option
-from svc_kit.lifecycle import StartupError, StartupOutage
+from svc_kit.lifecycle import StartupError, StartupOutage, importing_modules
 from svc_kit.terminal import escape
 
 _COMMANDS = {
@@ -75,7 +75,8 @@ class Commands(click.Group):
         """Import a subcommand."""
         if cmd_name in _COMMANDS and cmd_name not in self.commands:
             module, _, function = _COMMANDS[cmd_name].partition(":")
-            self.add_command(getattr(import_module(f"corral_cli.{module}"), function))
+            with importing_modules():
+                self.add_command(getattr(import_module(f"corral_cli.{module}"), function))
         return super().get_command(ctx, cmd_name)
 
     def invoke(self, ctx: click.Context) -> object:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Final
 
 import grpc
-from cryptography import x509
 from prometheus_client import CollectorRegistry
 
 from svc_kit.lifecycle import StartupError
@@ -148,6 +147,9 @@ def _state_of(file: Path) -> tuple[int, ...] | None:
 
 def _load(tls: TlsSettings) -> _Loaded:
     """Read the files. Raises OSError or ValueError if they cannot be used together."""
+    # Imported here because it is slow to import, and only TLS needs it.
+    from cryptography import x509
+
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.set_alpn_protocols(["http/1.1"])  # of the gateway; gRPC has contexts of its own
     # Raises SSLError, an OSError, also if the key is not the certificate's.

@@ -2,7 +2,7 @@
 
 import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -56,6 +56,15 @@ def pytest_collection_finish() -> None:
     """Exempt what was collected from garbage collection."""
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _keep_collections_short() -> Iterator[None]:
+    """Exempt what outlives a file too: full runs would take longer from file to file. What the file
+    left without closing it is reported in the file."""
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -1,7 +1,7 @@
 """Checks, chooses and reserves ports before any service starts."""
 
 import errno
-import random
+import secrets
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -30,7 +30,8 @@ def choose_port(
     if address.port:
         return address
     assigned_ports = {other.port for other in assigned}
-    for port in random.sample(candidates, len(candidates)):
+    first = secrets.randbelow(len(candidates))
+    for port in (*candidates[first:], *candidates[:first]):
         candidate = Address(address.host, port)
         if port not in assigned_ports and _is_free(candidate):
             return candidate

@@ -9,10 +9,9 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, unquote
 
-from svc_kit.auth.jwt_issuers import JwtIssuers, ProjectCheck
 from svc_kit.auth.keys import KeyChain, KeyVerifier, SettingsKeys, has_key_form
 from svc_kit.auth.principal import UNRESTRICTED, Principal, Priority, Restrictions
 from svc_kit.auth.scopes import ALL_SCOPES, GRANTABLE, Scope
@@ -22,6 +21,9 @@ from svc_kit.logs import KEYLESS_ID
 from svc_kit.network import parse_address
 from svc_kit.settings.checks import find_access_problem
 from svc_kit.settings.groups import IssuerSettings, KeySettings, read_secret
+
+if TYPE_CHECKING:
+    from svc_kit.auth.jwt_issuers import ProjectCheck
 
 _log = logging.getLogger(__name__)
 PROJECT_KEY: Final = "x-corral-project"
@@ -224,7 +226,7 @@ def build_authenticator(
     service_token_file: Path | None = None,
     stored_keys: KeyVerifier | None = None,
     issuers: Sequence[IssuerSettings] = (),
-    check_project: ProjectCheck | None = None,
+    check_project: "ProjectCheck | None" = None,
 ) -> Authenticator:
     """Build the authenticator of a service from its settings.
 
@@ -246,6 +248,9 @@ def build_authenticator(
     if stored_keys is not None:
         verifiers.append(stored_keys)
     if issuers:
+        # Imported here because cryptography is slow to import, and seldom needed.
+        from svc_kit.auth.jwt_issuers import JwtIssuers
+
         verifiers.append(JwtIssuers.from_settings(issuers, check_project))
     _log.info(
         "callers without a key have the scopes: %s", ", ".join(sorted(keyless or ())) or "none"

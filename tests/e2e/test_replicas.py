@@ -29,19 +29,21 @@ STORY = CASES["chat"].body
 MOVED = "a generation moves to another replica"
 TOGETHER = [
     ("chat", "completion"),
+    ("a schema", "logprobs of a chat"),
+    ("parallel calls", "reasoning"),
+    ("a picture", "an echo"),
     ("seeded choices",),
-    ("a schema", "stop texts"),
-    ("logprobs of a completion", "logprobs of a chat"),
+    ("stop texts", "logprobs of a completion"),
     ("logprobs of choices",),
     ("a call", "a required call"),
-    ("parallel calls", "reasoning"),
     ("reasoning with logprobs", "a thinking budget"),
     ("an adapter",),
-    ("a picture", "an echo"),
     ("logprobs of a prompt",),
 ]
 """As many sequences at a time as a replica has slots, at one home, which those of an adapter do not
 share."""
+QUICK = TOGETHER[:4]
+"""Those of `make test`; `make prove` has the others."""
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +105,15 @@ async def collect(client: httpx.AsyncClient, case: Case) -> list[dict[str, Any]]
     return [event async for event in events_of(client, case.path, case.body)]
 
 
-@pytest.mark.parametrize("names", TOGETHER, ids=" and ".join)
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(
+            names, id=" and ".join(names), marks=() if names in QUICK else pytest.mark.slow
+        )
+        for names in TOGETHER
+    ],
+)
 async def test_streams_go_on_when_their_replica_is_killed(
     pair: Corral, names: tuple[str, ...]
 ) -> None:

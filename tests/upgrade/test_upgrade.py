@@ -37,6 +37,8 @@ from tools.upgrade_fixture import INFERENCE, NUM_LINES, QUESTION
 pytestmark = pytest.mark.e2e
 
 RELEASES = ("release-0.1", "release-0.2")
+"""Each installation is upgraded by `make prove`; `make test` has each release and each database."""
+SQLITE, POSTGRES = "sqlite", "postgres"
 SHA256_DIGITS = 64
 UNFINISHED = ("open", "queued", "waiting", "half")
 """Names of runs, responses and batches that continue once the services run again."""
@@ -85,28 +87,24 @@ def postgres() -> Iterator[str]:
         yield server
 
 
-@pytest.fixture(scope="module", params=RELEASES)
-def release(request: pytest.FixtureRequest) -> str:
-    """The release that the installation is of."""
-    name: str = request.param
-    return name
+def installations() -> Iterator[Any]:
+    """A release and a database, in turns for each release; the other combinations are slow."""
+    for number, release in enumerate(RELEASES):
+        for database in (SQLITE, POSTGRES):
+            is_quick = database == (SQLITE, POSTGRES)[number % 2]
+            marks = () if is_quick else pytest.mark.slow
+            yield pytest.param((release, database), id=f"{release}-{database}", marks=marks)
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgres"])
-def database_url(request: pytest.FixtureRequest, release: str) -> str | None:
-    """The address of an empty PostgreSQL database for each release, or None for SQLite."""
-    if request.param == "sqlite":
-        return None
-    return create_database(request.getfixturevalue("postgres"))
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=installations())
 def upgraded(
-    release: str, database_url: str | None, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Upgraded]:
     """`corral up` on the installation, after `corral db upgrade`."""
     folder = tmp_path_factory.mktemp("upgraded")
-    database = "postgres" if database_url else "sqlite"
+    release, database = request.param
+    is_postgres = database == POSTGRES
+    database_url = create_database(request.getfixturevalue("postgres")) if is_postgres else None
     unpack(release, database, folder / "data", database_url)
     control = {"database_url": database_url} if database_url else {}
     with start(folder, "db", "upgrade", control=control) as command:

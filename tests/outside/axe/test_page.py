@@ -17,6 +17,16 @@ from tests.support.services import MODEL, Corral, corral_up
 WEATHER = {"type": "function", "function": {"name": "get_weather", "parameters": {}}}
 OPEN_FORMS = "document.querySelectorAll('details.panel').forEach(form => { form.open = true; })"
 pytestmark = [pytest.mark.e2e, needs_chromium]
+in_windows = pytest.mark.parametrize(
+    ("width", "scheme"),
+    [
+        (WIDE, "light"),
+        (NARROW, "dark"),
+        pytest.param(WIDE, "dark", marks=pytest.mark.slow),
+        pytest.param(NARROW, "light", marks=pytest.mark.slow),
+    ],
+)
+"""Each width and each colour scheme; all of both by `make prove`."""
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +73,7 @@ async def violations(tab: Tab) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [WIDE, NARROW])
+@in_windows
 async def test_axe_finds_no_violation(
     corral: Corral, views: list[str], width: int, scheme: str
 ) -> None:
@@ -116,8 +125,7 @@ ASKED = sse(
 """An answer with calls of every kind."""
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [WIDE, NARROW])
+@in_windows
 async def test_axe_finds_no_violation_in_calls_of_tools(
     corral: Corral, width: int, scheme: str
 ) -> None:

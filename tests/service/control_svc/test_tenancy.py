@@ -17,13 +17,14 @@ from google.protobuf.message_factory import GetMessageClass
 from svc_kit.auth.scopes import method_options, method_path
 from tests.support import tenancy
 from tests.support.control import Client, RunningControl
-from tests.support.examples import TIMES
+from tests.support.examples import TIMES, every_nth
 from tools.rpc_methods import list_services
 
 on_one_loop = pytest.mark.asyncio(loop_scope="module")
 """All tests share one control service."""
 on_sqlite = pytest.mark.parametrize("shared_database_url", ["sqlite"], indirect=True)
 """For what needs no second kind of database."""
+on_postgres = pytest.mark.parametrize("shared_database_url", ["postgres"], indirect=True)
 
 METHODS = [method for service in list_services("corral.control.") for method in service.methods]
 CALLERS = [method for method in METHODS if tenancy.is_for_callers(method)]
@@ -109,44 +110,70 @@ def test_all_services_are_registered() -> None:
 
 
 @on_one_loop
+@on_sqlite
 @pytest.mark.parametrize("method", CALLERS, ids=method_path)
 async def test_a_foreign_id_is_treated_as_unknown(
-    mine: Tenant,
-    objects: list[object],
-    other: Tenant,
-    method: MethodDescriptor,
-    shared_database_url: str | None,
+    mine: Tenant, objects: list[object], other: Tenant, method: MethodDescriptor
 ) -> None:
     """A foreign id in each text: NOT_FOUND if the field names an object, the same response as for
     an unknown id in all cases, and no change. A field with ids gets one of its kind and another,
-    with `make properties` those of all kinds. On PostgreSQL, whose queries are the same, only
-    fields with ids are tried, with one."""
-    refusals = tenancy.RESOURCES[method.containing_service.full_name].refusals
-    valid = build_call(method, other.ids, {})
+    with `make properties` those of all kinds."""
     foreign_ids = mine.ids_of_all_kinds()
+    valid = build_call(method, other.ids, {})
     for number, place in enumerate(tenancy.text_fields(valid)):
-        of_kind = [mine.ids[kind] for kind, own in other.ids.items() if own in place.read(valid)]
+        of_kind = ids_of_kind(mine, other, place.read(valid))
         may_name_one = of_kind or place.field.endswith(("id", "ids"))
         another = [foreign_ids[number % len(foreign_ids)]]
-        if shared_database_url is not None:
-            tried = (of_kind or another) if may_name_one else []
-        else:
-            tried = of_kind + (foreign_ids if may_name_one and TIMES > 1 else another)
-        for foreign in tried:
-            response = await tenancy.call_method(
-                other.client, method, build_call(method, other.ids, {place: foreign})
-            )
-            unknown_id = tenancy.make_unknown_id(foreign)
-            expected = await tenancy.call_method(
-                other.client, method, build_call(method, other.ids, {place: unknown_id})
-            )
-
-            assert response.replace(foreign, unknown_id) == expected, f"{place}: {foreign}"
-            assert make_canary(MINE) not in response
-            if of_kind:
-                expected_error = refusals.get(place.field, "NotFound")
-                assert expected_error in response, f"{place}: {foreign}"
+        for foreign in of_kind + (foreign_ids if may_name_one and TIMES > 1 else another):
+            await check_refusal(other, method, place, foreign, is_of_kind=bool(of_kind))
     assert await mine.observe() == objects
+
+
+@on_one_loop
+@on_postgres
+@pytest.mark.parametrize("method", [*every_nth(CALLERS, 4)], ids=method_path)
+async def test_a_foreign_id_is_treated_as_unknown_on_postgres(
+    mine: Tenant, objects: list[object], other: Tenant, method: MethodDescriptor
+) -> None:
+    """Whose queries are the same: only fields with ids are tried, with one, and only in some RPCs
+    without `make properties`."""
+    foreign_ids = mine.ids_of_all_kinds()
+    valid = build_call(method, other.ids, {})
+    for number, place in enumerate(tenancy.text_fields(valid)):
+        of_kind = ids_of_kind(mine, other, place.read(valid))
+        if of_kind or place.field.endswith(("id", "ids")):
+            for foreign in of_kind or [foreign_ids[number % len(foreign_ids)]]:
+                await check_refusal(other, method, place, foreign, is_of_kind=bool(of_kind))
+    assert await mine.observe() == objects
+
+
+def ids_of_kind(mine: Tenant, other: Tenant, texts: Sequence[str]) -> list[str]:
+    """The foreign ids of the kinds that a field of a valid call has."""
+    return [mine.ids[kind] for kind, own in other.ids.items() if own in texts]
+
+
+async def check_refusal(
+    other: Tenant,
+    method: MethodDescriptor,
+    place: tenancy.TextField,
+    foreign: str,
+    *,
+    is_of_kind: bool,
+) -> None:
+    """Check that a foreign id gets the response of an unknown one."""
+    response = await tenancy.call_method(
+        other.client, method, build_call(method, other.ids, {place: foreign})
+    )
+    unknown_id = tenancy.make_unknown_id(foreign)
+    expected = await tenancy.call_method(
+        other.client, method, build_call(method, other.ids, {place: unknown_id})
+    )
+
+    assert response.replace(foreign, unknown_id) == expected, f"{place}: {foreign}"
+    assert make_canary(MINE) not in response
+    if is_of_kind:
+        refusals = tenancy.RESOURCES[method.containing_service.full_name].refusals
+        assert refusals.get(place.field, "NotFound") in response, f"{place}: {foreign}"
 
 
 @on_one_loop

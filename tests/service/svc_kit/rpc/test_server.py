@@ -344,7 +344,7 @@ async def test_a_message_at_the_limit_is_accepted() -> None:
 async def test_a_call_without_a_deadline_gets_the_default() -> None:
     """The servicer is cancelled at the deadline."""
     endless = EndlessStream()
-    settings = ServerSettings(default_deadline_s=0.05)
+    settings = ServerSettings(default_deadline_s=1)
     async with run_rpc_server(ScriptedInference(generate=endless), settings=settings) as running:
         received = await read_domain_error(running.stub.Generate(pb.GenerateRequest()))
         await endless.ended.wait()
@@ -355,7 +355,7 @@ async def test_a_call_without_a_deadline_gets_the_default() -> None:
 async def test_a_deadline_is_capped_at_the_maximum() -> None:
     """A caller cannot occupy a slot longer. The call is counted as DEADLINE_EXCEEDED."""
     endless = EndlessStream()
-    settings = ServerSettings(default_deadline_s=100, max_deadline_s=0.05)
+    settings = ServerSettings(default_deadline_s=100, max_deadline_s=1)
     async with run_rpc_server(ScriptedInference(generate=endless), settings=settings) as running:
         call = running.stub.Generate(pb.GenerateRequest(), timeout=100)
         received = await read_domain_error(call)
