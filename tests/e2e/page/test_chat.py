@@ -88,7 +88,7 @@ async def test_a_message_can_be_edited_and_an_answer_regenerated(tab: Tab) -> No
     await tab.page.get_by_label("Temperature").fill("0")
     await ask_and_wait(tab, CAPITAL)
     await expect(answers(tab)).to_contain_text("Paris")
-    await tab.page.get_by_role("button", name="Edit").click()
+    await tab.page.get_by_role("article", name="You").get_by_role("button", name="Edit").click()
     await tab.page.get_by_label("Edit the message").fill("What is the capital of Italy?")
     await tab.page.get_by_role("button", name="Send again").click()
 

@@ -56,7 +56,7 @@ async def test_a_chat_that_is_deleted_while_it_streams_stays_deleted(tab: Tab, p
     async with second_tab(tab) as other:
         deleting = tab if place == "this tab" else other
         deleting.page.once("dialog", lambda dialog: dialog.accept())
-        await deleting.page.get_by_role("button", name="Delete").click()
+        await deleting.page.locator(".chats").get_by_role("button", name="Delete").click()
         await expect(answers(tab)).to_have_count(0)
         await expect(tab.page.get_by_role("log")).to_have_attribute("aria-busy", "false")
         await expect(answers(other)).to_have_count(0)
@@ -172,7 +172,7 @@ async def test_the_address_of_a_deleted_chat_hides_no_other(tab: Tab) -> None:
     await ask_and_wait(tab, CAPITAL)
     await tab.page.get_by_role("link", name=CAPITAL).click()
     tab.page.once("dialog", lambda dialog: dialog.accept())
-    await tab.page.get_by_role("button", name="Delete").click()
+    await tab.page.locator(".chats").get_by_role("button", name="Delete").click()
     await expect(answers(tab)).to_have_count(0)
     await ask_and_wait(tab, "What is the capital of Italy?")
     await tab.page.reload()
