@@ -164,7 +164,7 @@ async def test_the_policy_blocks_other_hosts(tab: Tab) -> None:
 
 
 async def test_the_first_paint_is_quick(browser: Browser, server: Corral) -> None:
-    """Within a second, for 400 KB: the quickest of some visits, since other processes take turns."""
+    """Within a second, for 400 KB: the quickest of some visits, as the machine may be busy."""
     paints = []
     for _ in range(5):
         async with open_tab(browser, server.url) as tab:

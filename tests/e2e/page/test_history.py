@@ -39,11 +39,11 @@ const put = IDBObjectStore.prototype.put;
 const isReload = performance.getEntriesByType("navigation")[0].type === "reload";
 IDBObjectStore.prototype.put = function (value) {
   const goOn = () => { this.count().onsuccess = goOn; };
-  if (value.state === "done" && !isReload) goOn();
+  if (STATES.includes(value.state) && !isReload) goOn();
   return put.call(this, value);
 };
 """
-"""The transaction that stores a whole answer ends with the page, which undoes it."""
+"""The transaction that stores an answer in such a state ends with the page, which undoes it."""
 
 
 async def test_a_new_chat_keeps_the_old_one(tab: Tab) -> None:
@@ -107,8 +107,10 @@ async def test_a_reload_keeps_what_has_come_of_an_answer(tab: Tab) -> None:
     await expect(answers(tab).get_by_role("button", name="Regenerate")).to_be_visible()
 
 
-async def test_a_reload_keeps_an_answer_that_is_being_stored(tab: Tab) -> None:
-    await tab.page.add_init_script(STORE_FOR_EVER)
+@pytest.mark.parametrize("state", ["running", "done"])
+async def test_a_reload_keeps_an_answer_that_is_being_stored(tab: Tab, state: str) -> None:
+    """Also the first one of a chat, which is not stored yet either."""
+    await tab.page.add_init_script(f"const STATES = ['{state}'];{STORE_FOR_EVER}")
     await open_chat(tab)
     await ask_and_wait(tab, CAPITAL)
     await tab.page.reload()

@@ -17,6 +17,14 @@ from tests.support.services import MODEL, Corral
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module"), needs_chromium]
 
 
+COUNT_CHANGES = """() => {
+  window.changes = 0;
+  new MutationObserver(() => { window.changes++; })
+    .observe(document.querySelector("main"), {childList: true, characterData: true, subtree: true});
+}"""
+"""Counts how often what is shown has changed."""
+
+
 @pytest_asyncio.fixture(loop_scope="module")
 async def api(server: Corral) -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(base_url=server.url, trust_env=False, timeout=60) as client:
@@ -235,3 +243,26 @@ async def test_code_is_highlighted_when_its_block_has_ended(tab: Tab) -> None:
     code = "x = 1\n"
     await ask_and_wait(tab, "Short.")
     await expect(answers(tab).last.locator(".hljs-number")).to_have_count(1)
+
+
+async def test_a_stream_is_rendered_once_a_frame(tab: Tab, api: httpx.AsyncClient) -> None:
+    """However fast its events come, also beside a long thread."""
+    assistant = await create(api, "assistants", {"model": MODEL, "name": "Fast"})
+    messages = [{"role": "user", "content": f"message {number}"} for number in range(32)]
+    thread = await create(api, "threads", {"messages": messages})
+    delta = {"id": "m", "delta": {"content": [{"type": "text", "text": {"value": "word "}}]}}
+    event = f"event: thread.message.delta\ndata: {json.dumps(delta)}\n\n"
+    stream = f"{event * 500}event: done\ndata: [DONE]\n\n"
+    await tab.go(f"threads/{thread['id']}")
+    form = tab.page.get_by_role("form", name="Run")
+    await form.get_by_label("Assistant").select_option(assistant["id"])
+    await tab.page.route(
+        "**/runs",
+        lambda route: route.fulfill(content_type="text/event-stream", body=stream),
+        times=1,
+    )
+    await tab.page.evaluate(COUNT_CHANGES)
+    await form.get_by_role("button", name="Add and run").click()
+    await expect(form.get_by_role("button", name="Add and run")).to_be_enabled()
+
+    assert 0 < await tab.page.evaluate("window.changes") < 50

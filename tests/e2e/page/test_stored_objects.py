@@ -262,6 +262,32 @@ async def test_a_conversation_is_saved_and_read_again(
     assert (tmp_path / "Markdown").read_text().count("## User\n\nquestion") == 19
 
 
+async def test_a_conversation_is_stored_whole_or_not_at_all(
+    tab: Tab, server: Corral, tmp_path: Path
+) -> None:
+    """What came before a failure is deleted; where that fails too, it is said what is left."""
+    items = [{"type": "message", "role": "user", "content": "question"}] * 21
+    (tmp_path / "items.json").write_text(json.dumps(items))
+    tab.allowed = ("Failed to load resource",)
+    await tab.page.route("**/v1/conversations/*/items", lambda route: route.abort())
+    await tab.go("conversations")
+    form = await open_form(tab.page, "New conversation")
+    async with httpx.AsyncClient(base_url=server.api, trust_env=False) as client:
+        await form.get_by_label("Title").fill("Half")
+        for is_there in (True, False):
+            if not is_there:
+                await tab.page.route("**/v1/conversations/conv_*", lambda route: route.abort())
+            await form.get_by_label("Items").set_input_files(tmp_path / "items.json")
+            await form.get_by_role("button", name="Create").click()
+            told = re.compile(
+                "cannot be reached.$" if is_there else "A part of it is stored as conv_"
+            )
+            await expect(form.get_by_role("alert")).to_have_text(told)
+            listed = (await client.get("/conversations?limit=100")).json()["data"]
+            titles = [each["metadata"].get("title") for each in listed]
+            assert titles.count("Half") == (not is_there)
+
+
 async def test_a_file_is_stored_and_downloaded(tab: Tab, tmp_path: Path) -> None:
     """With its name, and deleted after a question."""
     path = tmp_path / "notes-of-the-page.txt"
