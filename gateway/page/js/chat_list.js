@@ -6,7 +6,7 @@ import { fromItems, toItems } from "./chat_items.js";
 import * as state from "./chat_state.js";
 import { listChats, searchChats, watchChats } from "./chat_store.js";
 import { storeChat } from "./conversations.js";
-import { Action, ErrorBox, Field, focus, hasRoom, html, MESSAGE_BOX, notify, onEscape, parseJson, useLoad } from "./ui.js";
+import { Action, ErrorBox, Field, focus, hasRoom, html, MESSAGE_BOX, notify, onEscape, parseJson, SIDE, useLoad } from "./ui.js";
 
 const SEARCH = "k"; // with Control or Command, as in llama-server's page
 const NEW_CHAT = "o"; // and with Shift
@@ -43,11 +43,12 @@ export function ChatList() {
     setRenamed(null);
     await change(chat, { title: new FormData(event.currentTarget).get("title") });
   };
-  return html`<details class="folded chats" open=${hasRoom()} ref=${panel}>
+  return html`<details class="folded chats" name=${hasRoom() ? undefined : SIDE} open=${hasRoom()} ref=${panel}>
     <summary>Chats</summary>
     <div class="fields">
-      <div class="row"><button type="button" aria-keyshortcuts="Control+Shift+O" onClick=${startChat}>New chat</button><${Action} run=${store}>Store as a conversation<//>
-        <${Action} run=${saveChat}>Save as JSON<//><${OpenFile} /></div>
+      <div class="row"><button type="button" aria-keyshortcuts="Control+Shift+O" onClick=${startChat}>New chat</button><${OpenFile} /></div>
+      <div class="tools"><${Action} class="plain" run=${saveChat}>Save as JSON<//>
+        <${Action} class="plain" run=${store}>Store as a conversation<//></div>
       <${Field} label="Search" type="search" aria-keyshortcuts="Control+K" value=${search} onInput=${event => setSearch(event.target.value)} />
       <${ErrorBox} error=${error} />
       <ul aria-label="Chats">${data?.map(chat => html`<li key=${chat.id}>

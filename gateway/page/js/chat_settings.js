@@ -3,7 +3,7 @@
 import { useState } from "preact/hooks";
 import { get, getAll } from "./api.js";
 import { model, models, presets, resetSettings, setSetting, settings } from "./chat_state.js";
-import { ErrorBox, Field, hasRoom, html, useLoad } from "./ui.js";
+import { ErrorBox, Field, hasRoom, html, SIDE, useLoad } from "./ui.js";
 
 /** `[field, label, attributes]` of the number inputs. */
 const SAMPLING = [
@@ -21,7 +21,7 @@ const TOOLS_EXAMPLE = `[{"type": "function", "function": {"name": "get_weather",
 export function ChatSettings() {
   const values = settings.value;
   const input = name => event => setSetting(name, event.target.value);
-  return html`<details class="folded" open=${hasRoom()}>
+  return html`<details class="folded" name=${hasRoom() ? undefined : SIDE} open=${hasRoom()}>
     <summary>Settings</summary>
     <div class="fields">
       <${Field} label="Model"><select value=${model.value?.id} onChange=${input("model")}>
