@@ -18,6 +18,12 @@ needs_chromium = pytest.mark.skipif(
 needs_firefox = pytest.mark.skipif(
     FIREFOX is None, reason="Firefox is not installed (Debian: apt-get install firefox-esr)"
 )
+in_both_browsers = pytest.mark.parametrize(
+    "browser",
+    ["chromium", pytest.param("firefox", marks=needs_firefox)],
+    indirect=True,
+    scope="module",
+)
 WIDE, NARROW = 1400, 400
 VIEWS = (
     "chat",

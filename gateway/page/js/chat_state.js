@@ -53,6 +53,7 @@ let isStored = false;
  * messages, `{chat, nodes}`, until the browser has stored it.
  */
 const unstored = new Set();
+let isLeaving = false; // Firefox breaks connections before the page is hidden
 let asked = 0; // how often another chat was asked for
 let shown = 0; // which of these is shown: none that was asked for before comes after it
 
@@ -63,6 +64,7 @@ store.watchChats((id, gone) => {
   if (id === chat.value.id) readAgain(gone);
   else if (isRunning(id)) store.readChat(id).then(found => { if (!found) stop(id); }, () => {});
 });
+addEventListener("beforeunload", () => { isLeaving = true; });
 addEventListener("pagehide", leave);
 addEventListener("storage", ({ key }) => { if (key === PRESETS_ITEM) presets.value = readItem("localStorage", PRESETS_ITEM) ?? {}; });
 
@@ -357,7 +359,7 @@ export async function generate(continued = null) {
     }
     change({ ...run.answer, state: "done" });
   } catch (problem) {
-    change({ ...run.answer, ...(controller.signal.aborted ? { state: "stopped" } : { state: "failed", error: problem.message }) });
+    change({ ...run.answer, ...(controller.signal.aborted || isLeaving ? { state: "stopped" } : { state: "failed", error: problem.message }) });
   }
   if (runs.value.get(id) === run) stop(id);
   await save(id, {}, [run.answer]);

@@ -11,9 +11,7 @@ from tests.support.services import Corral
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def browser(
-    request: pytest.FixtureRequest,
-) -> AsyncIterator[Browser]:
+async def browser(request: pytest.FixtureRequest) -> AsyncIterator[Browser]:
     """Chromium, or the browser of the parameter, started once for a module."""
     async with run_browser(getattr(request, "param", "chromium")) as browser:
         yield browser

@@ -5,7 +5,7 @@ import re
 import pytest
 from playwright.async_api import Browser, expect
 
-from tests.support.browser import NARROW, Tab, needs_chromium, open_tab
+from tests.support.browser import NARROW, Tab, in_both_browsers, needs_chromium, open_tab
 from tests.support.chat_page import answers, ask_and_wait, open_chat
 from tests.support.rpc import CAPITAL
 from tests.support.services import Corral
@@ -35,6 +35,7 @@ async def focus_next(tab: Tab) -> tuple[str, bool] | None:
     return stop
 
 
+@in_both_browsers
 async def test_the_keyboard_reaches_everything(tab: Tab) -> None:
     """The first stop skips to the content; every later one has a name and a visible outline."""
     await tab.go("chat")
@@ -54,6 +55,7 @@ async def test_the_keyboard_reaches_everything(tab: Tab) -> None:
     assert [name for name, is_outlined in stops if not is_outlined and name != "Message"] == []
 
 
+@in_both_browsers
 async def test_the_menu_of_a_narrow_window_works_with_the_keyboard(
     browser: Browser, server: Corral
 ) -> None:
@@ -95,6 +97,7 @@ async def test_a_key_that_can_be_none_is_refused(tab: Tab) -> None:
     ).to_be_visible()
 
 
+@in_both_browsers
 async def test_a_text_is_copied_without_https(browser: Browser, server: Corral) -> None:
     """Browsers give such a page no clipboard."""
     async with open_tab(browser, server.url) as tab:
@@ -112,6 +115,7 @@ async def test_a_text_is_copied_without_https(browser: Browser, server: Corral) 
         await expect(box).to_have_value(re.compile("Paris"))
 
 
+@in_both_browsers
 async def test_settings_lie_over_the_chat_of_a_narrow_window(
     browser: Browser, server: Corral
 ) -> None:

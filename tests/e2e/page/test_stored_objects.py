@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Locator, Page, Route, expect
 
-from tests.support.browser import Tab, needs_chromium, open_tab
+from tests.support.browser import Tab, in_both_browsers, needs_chromium, open_tab
 from tests.support.chat_page import answers, ask_and_wait, open_chat
 from tests.support.minilm import minilm_path
 from tests.support.rpc import CAPITAL
@@ -89,6 +89,7 @@ async def test_a_response_runs_in_the_background(tab: Tab) -> None:
     await expect(tab.page.get_by_role("region", name="Responses")).to_contain_text("completed")
 
 
+@in_both_browsers
 async def test_a_run_shows_its_steps(tab: Tab) -> None:
     """A run waits for the output of a tool, continues with it, and ends with a message."""
     await create_assistant(tab, "Forecaster", WEATHER)
