@@ -47,8 +47,8 @@ async def unfold(tab: Tab, panel: str) -> None:
 async def fold(tab: Tab, panel: str) -> None:
     """Hide a panel that lies over the chat."""
     size = tab.page.viewport_size
-    if size is not None and size["width"] == NARROW:
-        await _panel(tab, panel).locator("summary").first.click()
+    if size is not None and size["width"] == NARROW:  # it may fold by itself meanwhile
+        await _panel(tab, panel).evaluate("panel => { panel.open = false; }")
 
 
 def _panel(tab: Tab, name: str) -> Locator:

@@ -28,6 +28,7 @@ async def write(page: Page, target: Locator, text: str) -> None:
     """Replace what a field has."""
     await reach(page, target)
     await page.keyboard.press("Control+A")
+    await page.keyboard.press("Delete")
     await page.keyboard.insert_text(text)
 
 

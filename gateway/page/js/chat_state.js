@@ -65,6 +65,7 @@ store.watchChats((id, gone) => {
   else if (isRunning(id)) store.readChat(id).then(found => { if (!found) stop(id); }, () => {});
 });
 addEventListener("beforeunload", () => { isLeaving = true; });
+addEventListener("pageshow", () => { isLeaving = false; });
 addEventListener("pagehide", leave);
 addEventListener("storage", ({ key }) => { if (key === PRESETS_ITEM) presets.value = readItem("localStorage", PRESETS_ITEM) ?? {}; });
 
@@ -139,6 +140,7 @@ async function readAgain(gone) {
   const { leaf } = chat.value;
   const isGone = gone.includes(leaf);
   if (isGone) stop();
+  forget(new Set(gone));
   const own = new Map(nodes.value.map(node => [node.id, node]));
   for (const each of gone) own.delete(each);
   const isAnswered = found.nodes.some(node => node.parent === leaf);
@@ -249,8 +251,8 @@ export function showVersion(message, at) {
 
 /** The id of the newest message after one, of its newest versions. */
 function newestAfter(id) {
-  const next = children.value.get(id)?.at(-1);
-  return next ? newestAfter(next.id) : id;
+  for (let next = id; next; next = children.value.get(id)?.at(-1)?.id) id = next;
+  return id;
 }
 
 /** The ids of a message and of all that follow it. */
@@ -264,6 +266,7 @@ export function following(message) {
 export async function deleteMessage(message) {
   stop();
   const gone = following(message);
+  forget(gone);
   let leaf = children.value.get(message.parent).findLast(each => each.id !== message.id)?.id ?? message.parent;
   if (leaf !== message.parent) leaf = newestAfter(leaf);
   batch(() => {
@@ -271,6 +274,11 @@ export async function deleteMessage(message) {
     chat.value = { ...chat.value, leaf };
   });
   if (isStored) await store.updateChat(chat.value.id, { leaf }, [], [...gone]);
+}
+
+/** Keep nothing more of answers that were deleted. */
+function forget(gone) {
+  for (const run of unstored) if (gone.has(run.answer.id)) unstored.delete(run);
 }
 
 /** Show another version of an answer, with a text of the user. */
@@ -335,13 +343,13 @@ export async function generate(continued = null) {
   const begin = answer.text.length + answer.reasoning.length;
   const change = next => {
     run.answer = next;
-    if (chat.value.id === id) put(next);
+    if (unstored.has(run) && chat.value.id === id) put(next);
   };
+  unstored.add(run);
   const startedAt = performance.now();
   let savedAt = startedAt;
   batch(() => { runs.value = new Map(runs.value).set(id, run); show(run.answer); });
   shown = ++asked;
-  unstored.add(run);
   if (!isStored) run.begun = { chat: chat.value, nodes: nodes.value };
   const { title, leaf, changedAt } = chat.value;
   save(id, { title, leaf, changedAt }, [...before.slice(-1), run.answer]) // the last one with the outputs of its calls
@@ -362,6 +370,6 @@ export async function generate(continued = null) {
     change({ ...run.answer, ...(controller.signal.aborted || isLeaving ? { state: "stopped" } : { state: "failed", error: problem.message }) });
   }
   if (runs.value.get(id) === run) stop(id);
-  await save(id, {}, [run.answer]);
+  if (unstored.has(run)) await save(id, {}, [run.answer]);
   unstored.delete(run);
 }

@@ -65,6 +65,22 @@ async def test_a_chat_that_is_deleted_while_it_streams_stays_deleted(tab: Tab, p
         assert await tab.page.evaluate(READ_STORED, "messages") == []
 
 
+async def test_a_question_that_is_deleted_while_it_is_answered_stays_deleted(tab: Tab) -> None:
+    """The answer ends, and nothing of it is kept."""
+    await open_chat(tab)
+    await ask_and_wait(tab, CAPITAL)
+    await stream_story(tab)
+    tab.page.once("dialog", lambda dialog: dialog.accept())
+    question = tab.page.get_by_role("article", name="You").last
+    await question.get_by_role("button", name="Delete").click()
+    await expect(answers(tab)).to_have_count(1)
+    await expect(tab.page.get_by_role("log")).to_have_attribute("aria-busy", "false")
+    async with second_tab(tab) as other:
+        await expect(answers(other)).to_contain_text("Paris")
+
+    assert len(await tab.page.evaluate(READ_STORED, "messages")) == 2
+
+
 async def test_a_chat_is_renamed_while_it_streams(tab: Tab) -> None:
     """What is typed survives the news of the other tab; the name stays when it ends."""
     await open_chat(tab)
