@@ -7,6 +7,14 @@ from playwright.async_api import Locator, expect
 from tests.support.browser import NARROW, Tab
 from tests.support.services import MODEL
 
+READ_STORED = """store => new Promise(resolve => {
+  indexedDB.open("corral", 1).onsuccess = ({ target: { result: database } }) => {
+    const found = database.transaction(store).objectStore(store).getAll();
+    found.onsuccess = () => { database.close(); resolve(found.result); };
+  };
+})"""
+"""What the browser keeps of chats; it waits for what is being written."""
+
 
 async def open_chat(tab: Tab) -> None:
     """Show the chat, with answers that are the same each time."""

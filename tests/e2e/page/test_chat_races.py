@@ -8,19 +8,12 @@ import pytest
 from playwright.async_api import expect
 
 from tests.support.browser import Tab, needs_chromium
-from tests.support.chat_page import answers, ask, ask_and_wait, open_chat
+from tests.support.chat_page import READ_STORED, answers, ask, ask_and_wait, open_chat
 from tests.support.rpc import CAPITAL
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module"), needs_chromium]
 
 STORY = "Tell me a story about a fox."
-READ_STORED = """store => new Promise(resolve => {
-  indexedDB.open("corral", 1).onsuccess = ({ target: { result: database } }) => {
-    const found = database.transaction(store).objectStore(store).getAll();
-    found.onsuccess = () => { database.close(); resolve(found.result); };
-  };
-})"""
-"""What the browser keeps of chats; it waits for what is being written."""
 
 
 async def stream_story(tab: Tab) -> None:

@@ -20,12 +20,9 @@ DESCRIBE_FOCUS = """() => {
 }"""
 
 
-MEASURE_LOAD = """() => {
-  const sizes = ["navigation", "resource"].flatMap(type => performance.getEntriesByType(type));
-  return [performance.getEntriesByName("first-contentful-paint")[0].startTime,
-    sizes.reduce((sum, each) => sum + each.transferSize, 0)];
-}"""
-"""Milliseconds until the first paint, and all bytes that were transferred."""
+COUNT_BYTES = """() => ["navigation", "resource"]
+  .flatMap(type => performance.getEntriesByType(type))
+  .reduce((sum, each) => sum + each.transferSize, 0)"""
 
 
 async def focus_next(tab: Tab) -> tuple[str, bool] | None:
@@ -167,18 +164,16 @@ async def test_the_policy_blocks_other_hosts(tab: Tab) -> None:
     await tab.page.evaluate("window.violations = []")
 
 
-async def test_the_first_paint_is_quick(browser: Browser, server: Corral) -> None:
-    """Within a second, for 400 KB: the quickest of some visits, as the machine may be busy."""
-    paints = []
-    for _ in range(5):
-        async with open_tab(browser, server.url) as tab:
-            await tab.go("chat")
-            await tab.page.get_by_text(re.compile("Ask .* something.")).wait_for()
-            await tab.page.wait_for_function(
-                "performance.getEntriesByName('first-contentful-paint').length"
-            )
-            paint, transferred = await tab.page.evaluate(MEASURE_LOAD)
-            paints.append(paint)
-            assert 100_000 < transferred <= 400_000
+async def test_the_page_is_shown_quickly(browser: Browser, server: Corral) -> None:
+    """Its process computes for less than a second, on 400 KB; how long that takes, other processes
+    decide too."""
+    async with open_tab(browser, server.url) as tab:
+        session = await tab.page.context.new_cdp_session(tab.page)
+        await session.send("Performance.enable", {"timeDomain": "threadTicks"})
+        await tab.go("chat")
+        await tab.page.get_by_text(re.compile("Ask .* something.")).wait_for()
+        measured = await session.send("Performance.getMetrics")
+        metrics = {each["name"]: each["value"] for each in measured["metrics"]}
 
-    assert min(paints) <= 1000, paints
+        assert 0 < metrics["ProcessTime"] <= 1
+        assert 100_000 < await tab.page.evaluate(COUNT_BYTES) <= 400_000
