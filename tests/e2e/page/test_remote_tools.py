@@ -128,6 +128,7 @@ async def test_a_refused_call_is_not_made(customer: Tab, shop: Shop) -> None:
     """The model answers without it; another message refuses what was not decided."""
     before = len(shop.ordered)
     await ask(customer, QUESTION)
+    await call_of(customer).get_by_role("button", name="Refuse").wait_for()
     async with customer.sends("**/v1/responses") as body:
         await call_of(customer).get_by_role("button", name="Refuse").click()
     assert body["input"][-1]["approve"] is False

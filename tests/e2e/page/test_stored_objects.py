@@ -90,13 +90,14 @@ async def test_a_response_runs_in_the_background(tab: Tab) -> None:
 
 
 @in_both_browsers
-async def test_a_run_shows_its_steps(tab: Tab) -> None:
+async def test_a_run_shows_its_steps(tab: Tab, browser: Browser) -> None:
     """A run waits for the output of a tool, continues with it, and ends with a message."""
-    await create_assistant(tab, "Forecaster", WEATHER)
+    assistant = f"Forecaster in {browser.browser_type.name}"
+    await create_assistant(tab, assistant, WEATHER)
     await tab.go("threads")
     await tab.page.get_by_role("button", name="New thread").click()
     form = tab.page.get_by_role("form", name="Run")
-    await form.get_by_label("Assistant").select_option("Forecaster")
+    await form.get_by_label("Assistant").select_option(assistant)
     await form.get_by_label("Message").fill("What is the weather in Paris?")
     await form.get_by_role("button", name="Add and run").click()
     outputs = tab.page.get_by_role("form", name="Outputs of tools")
