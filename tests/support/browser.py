@@ -1,4 +1,4 @@
-"""A real Chromium for tests of the page, driven by Playwright."""
+"""Real browsers for tests of the page, driven by Playwright."""
 
 import shutil
 from collections.abc import AsyncIterator
@@ -9,9 +9,20 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, ConsoleMessage, Page, Request, async_playwright, expect
 
+from tests.support.firefox import FIREFOX, launch_firefox
+
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 needs_chromium = pytest.mark.skipif(
     CHROMIUM is None, reason="Chromium is not installed (Debian: apt-get install chromium)"
+)
+needs_firefox = pytest.mark.skipif(
+    FIREFOX is None, reason="Firefox is not installed (Debian: apt-get install firefox-esr)"
+)
+in_both_browsers = pytest.mark.parametrize(
+    "browser",
+    ["chromium", pytest.param("firefox", marks=needs_firefox)],
+    indirect=True,
+    scope="module",
 )
 WIDE, NARROW = 1400, 400
 VIEWS = (
@@ -85,17 +96,21 @@ class Tab:
 
 
 @asynccontextmanager
-async def run_browser() -> AsyncIterator[Browser]:
-    """Run Chromium without a window."""
+async def run_browser(name: str = "chromium") -> AsyncIterator[Browser]:
+    """Run Chromium or Firefox without a window."""
     expect.set_options(timeout=PATIENCE_MS)  # 5 s by default, too few for a busy machine
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(
-            executable_path=CHROMIUM,
-            args=[
-                *("--no-sandbox", "--no-proxy-server"),  # its own sandbox refuses to run as root
-                "--use-fake-device-for-media-stream",  # a microphone that beeps
-            ],
-        )
+        if name == "firefox":
+            browser = await launch_firefox(playwright)
+        else:
+            browser = await playwright.chromium.launch(
+                executable_path=CHROMIUM,
+                args=[
+                    "--no-sandbox",  # its own one refuses to run as root
+                    "--no-proxy-server",
+                    "--use-fake-device-for-media-stream",  # a microphone that beeps
+                ],
+            )
         yield browser
         await browser.close()
 

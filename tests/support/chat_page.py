@@ -7,6 +7,14 @@ from playwright.async_api import Locator, expect
 from tests.support.browser import NARROW, Tab
 from tests.support.services import MODEL
 
+READ_STORED = """store => new Promise(resolve => {
+  indexedDB.open("corral", 1).onsuccess = ({ target: { result: database } }) => {
+    const found = database.transaction(store).objectStore(store).getAll();
+    found.onsuccess = () => { database.close(); resolve(found.result); };
+  };
+})"""
+"""What the browser keeps of chats; it waits for what is being written."""
+
 
 async def open_chat(tab: Tab) -> None:
     """Show the chat, with answers that are the same each time."""
@@ -47,8 +55,8 @@ async def unfold(tab: Tab, panel: str) -> None:
 async def fold(tab: Tab, panel: str) -> None:
     """Hide a panel that lies over the chat."""
     size = tab.page.viewport_size
-    if size is not None and size["width"] == NARROW:
-        await _panel(tab, panel).locator("summary").first.click()
+    if size is not None and size["width"] == NARROW:  # it may fold by itself meanwhile
+        await _panel(tab, panel).evaluate("panel => { panel.open = false; }")
 
 
 def _panel(tab: Tab, name: str) -> Locator:

@@ -12,14 +12,15 @@ import { canRecord, startRecording } from "./sound_recorder.js";
 import { Transcript } from "./transcript.js";
 import { Action, copyText, ErrorBox, focus, html, MESSAGE_BOX, notify, onEscape } from "./ui.js";
 
+const LONG_TEXT = 5000; // characters; a longer text that is pasted is attached
 const SHOWN = 40; // messages that are shown at first, and more each time
 const IS_TOUCH = matchMedia("(pointer: coarse)").matches; // where Enter is a new line, as on phones
 
 export function ChatView({ id }) {
   const [limit, setLimit] = useState(SHOWN);
   const messages = chat.messages.value;
-  const isRunning = chat.running.value !== null;
   const opened = chat.chat.value.id;
+  const isRunning = chat.isRunning(opened);
   useEffect(() => { chat.loadModels(); }, []);
   useEffect(() => { if (id) chat.openChat(id); }, [id]);
   useEffect(() => { setLimit(SHOWN); }, [opened]);
@@ -58,21 +59,35 @@ function Versions({ message }) {
 
 function UserMessage({ message }) {
   const [isEditing, setEditing] = useState(false);
-  const edit = event => {
-    event.preventDefault();
-    setEditing(false);
-    chat.send(new FormData(event.currentTarget).get("text"), message.attachments, message.parent);
-  };
+  const send = text => chat.send(text, message.attachments, message.parent);
   return html`<article class="message user" aria-label="You">
     <${Attachments} items=${message.attachments} />
-    ${isEditing
-      ? html`<form class="fields" onSubmit=${edit} onKeyDown=${onEscape(() => setEditing(false))}>
-          <textarea name="text" aria-label="Edit the message" rows="3" ref=${focus} required>${message.text}</textarea>
-          <div class="row"><button class="primary">Send again</button>
-            <button type="button" onClick=${() => setEditing(false)}>Cancel</button></div></form>`
+    ${isEditing ? html`<${Editor} message=${message} submit="Send again" change=${send} close=${() => setEditing(false)} />`
       : html`<p class="text">${message.text}</p>
-        <div class="tools"><${Versions} message=${message} /><button class="plain" onClick=${() => setEditing(true)}>Edit</button></div>`}
+        <div class="tools"><${Versions} message=${message} /><${MessageActions} message=${message} edit=${() => setEditing(true)} /></div>`}
   </article>`;
+}
+
+/** Changes the text of a message, which makes another version of it. */
+function Editor({ message, submit, change, close }) {
+  const save = event => {
+    event.preventDefault();
+    close();
+    change(new FormData(event.currentTarget).get("text"));
+  };
+  return html`<form class="fields" onSubmit=${save} onKeyDown=${onEscape(close)}>
+    <textarea name="text" aria-label="Edit the message" rows="3" ref=${focus} required>${message.text}</textarea>
+    <div class="row"><button class="primary">${submit}</button><button type="button" onClick=${close}>Cancel</button></div></form>`;
+}
+
+function MessageActions({ message, edit }) {
+  const remove = async () => {
+    const others = chat.following(message).size - 1;
+    if (window.confirm(`Delete this message${others ? ` and ${others} after it` : ""}?`)) await chat.deleteMessage(message);
+  };
+  return html`${message.text && html`<${Action} class="plain" run=${() => copyText(message.text)}>Copy<//>`}
+    <button class="plain" onClick=${edit}>Edit</button>
+    <${Action} class="plain" run=${remove}>Delete<//>`;
 }
 
 function Attachments({ items, onRemove }) {
@@ -88,6 +103,11 @@ function Attachments({ items, onRemove }) {
 function ModelMessage({ message, isLast }) {
   const isRunning = message.state === "running";
   const made = message.calls.filter(isMade);
+  const [isEditing, setEditing] = useState(false);
+  if (isEditing) {
+    const change = text => chat.addVersion(message, text);
+    return html`<article class="message model" aria-label="Model"><${Editor} message=${message} submit="Save" change=${change} close=${() => setEditing(false)} /></article>`;
+  }
   return html`<article class="message model" aria-label="Model">
     ${message.reasoning && html`<details class="reasoning"><summary>Reasoning</summary><p class="text">${message.reasoning}</p></details>`}
     ${message.searches?.length > 0 && html`<p class="muted">Searched: ${message.searches.join("; ")}</p>`}
@@ -99,7 +119,8 @@ function ModelMessage({ message, isLast }) {
     ${message.error && html`<${ErrorBox} error=${{ message: message.error }} />`}
     ${!isRunning && html`<div class="tools"><${Versions} message=${message} />
       <button class="plain" onClick=${() => chat.regenerate(message)}>Regenerate</button>
-      ${message.text && html`<${Action} class="plain" run=${() => copyText(message.text)}>Copy<//>`}
+      ${isLast && chat.canContinue(message) && html`<button class="plain" onClick=${() => chat.generate(message)}>Continue</button>`}
+      <${MessageActions} message=${message} edit=${() => setEditing(true)} />
       <span class="muted">${describe(message)}</span></div>`}
   </article>`;
 }
@@ -132,8 +153,9 @@ function Composer({ isRunning }) {
   };
   const submit = event => {
     event.preventDefault();
-    if (isRunning || !(text.trim() || attachments.length)) return;
-    chat.send(text.trim(), attachments);
+    const { text: typed, attachments: files } = chat.draft.value; // perhaps not rendered yet
+    if (isRunning || !(typed.trim() || files.length)) return;
+    chat.send(typed.trim(), files);
     change({ text: "", attachments: [] });
   };
   const onKey = event => {
@@ -141,6 +163,8 @@ function Composer({ isRunning }) {
   };
   const onPaste = event => {
     const files = [...event.clipboardData.files];
+    const pasted = event.clipboardData.getData("text/plain");
+    if (!files.length && pasted.length > LONG_TEXT) files.push(new File([pasted], "pasted.txt", { type: "text/plain" }));
     if (files.length) {
       event.preventDefault();
       attach(files);
@@ -148,7 +172,7 @@ function Composer({ isRunning }) {
   };
   return html`<form class="composer" onSubmit=${submit} onDragOver=${event => event.preventDefault()}
       onDrop=${event => { event.preventDefault(); attach([...event.dataTransfer.files]); }}>
-    <${Attachments} items=${attachments} onRemove=${item => change({ attachments: attachments.filter(each => each !== item) })} />
+    <${Attachments} items=${attachments} onRemove=${item => change({ attachments: chat.draft.value.attachments.filter(each => each !== item) })} />
     <textarea id=${MESSAGE_BOX} aria-label="Message" placeholder="Message" rows="2" value=${text} onInput=${event => change({ text: event.target.value })} onKeyDown=${onKey} onPaste=${onPaste} />
     <div class="row">
       <input type="file" class="hidden" tabindex="-1" aria-label="Files" multiple ref=${picker}
@@ -157,7 +181,7 @@ function Composer({ isRunning }) {
       ${canRecord && modalities.includes("audio") && html`<${Recorder} attach=${attach} />`}
       <span class="muted hint">${!IS_TOUCH && "Enter sends, Shift+Enter is a new line"}</span>
       ${isRunning
-        ? html`<button type="button" class="primary" onClick=${chat.stop}>Stop</button>`
+        ? html`<button type="button" class="primary" onClick=${() => chat.stop()}>Stop</button>`
         : html`<button class="primary">Send</button>`}
     </div>
   </form>`;

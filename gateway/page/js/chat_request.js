@@ -22,7 +22,9 @@ export function makeRequest(model, settings, history, approved = {}) {
     : { path: "v1/chat/completions", body: { ...toChat(common, settings, history), ...(effort && { reasoning_effort: effort }), ...more }, add: addChunk };
 }
 
-/** The tools that the server runs by itself. */
+/** Whether the settings choose tools that the server runs by itself. */
+export const isHosted = ({ search, servers }) => search !== "" || servers.length > 0;
+
 function hostedTools({ search, servers }, approved) {
   return [
     ...(search ? [{ type: "file_search", vector_store_ids: [search] }] : []),

@@ -2,8 +2,8 @@
 
 import { useState } from "preact/hooks";
 import { get, getAll } from "./api.js";
-import { model, models, presets, setSetting, settings } from "./chat_state.js";
-import { ErrorBox, Field, hasRoom, html, useLoad } from "./ui.js";
+import { model, models, presets, resetSettings, setSetting, settings } from "./chat_state.js";
+import { ErrorBox, Field, hasRoom, html, SIDE, useLoad } from "./ui.js";
 
 /** `[field, label, attributes]` of the number inputs. */
 const SAMPLING = [
@@ -21,7 +21,7 @@ const TOOLS_EXAMPLE = `[{"type": "function", "function": {"name": "get_weather",
 export function ChatSettings() {
   const values = settings.value;
   const input = name => event => setSetting(name, event.target.value);
-  return html`<details class="folded" open=${hasRoom()}>
+  return html`<details class="folded" name=${hasRoom() ? undefined : SIDE} open=${hasRoom()}>
     <summary>Settings</summary>
     <div class="fields">
       <${Field} label="Model"><select value=${model.value?.id} onChange=${input("model")}>
@@ -36,6 +36,7 @@ export function ChatSettings() {
       <${HostedTools} />
       <${Field} label="JSON schema" hint="The answer is JSON that satisfies it"><textarea class="code" rows="2" placeholder=${'{"type": "object", …}'} value=${values.schema} onInput=${input("schema")} /><//>
       <${Field} label="Other fields" hint="A JSON object that is added to the request"><textarea class="code" rows="2" placeholder=${'{"stop": ["END"]}'} value=${values.extra} onInput=${input("extra")} /><//>
+      <p><button type="button" onClick=${resetSettings}>Reset the settings</button></p>
     </div>
   </details>`;
 }
@@ -62,7 +63,7 @@ function ServerChoice({ chosen }) {
   if (error) return html`<${ErrorBox} error=${error} />`;
   const offered = new Set([...(data?.data ?? []).map(({ id }) => id), ...chosen]);
   if (!offered.size) return null;
-  const choose = (label, isChosen) => setSetting("servers", isChosen ? [...chosen, label] : chosen.filter(each => each !== label));
+  const choose = (label, isChosen) => setSetting("servers", [...settings.value.servers.filter(each => each !== label), ...(isChosen ? [label] : [])]);
   return html`<fieldset class="choices"><legend>Remote tools of</legend>
     ${[...offered].map(label => html`<label key=${label}><input type="checkbox" checked=${chosen.includes(label)} onChange=${event => choose(label, event.target.checked)} /> ${label}</label>`)}
     <small>A call waits for your approval in the chat.</small></fieldset>`;
@@ -79,7 +80,7 @@ function Presets() {
   const keep = () => {
     const name = window.prompt("Name of the preset", chosen)?.trim();
     if (!name) return;
-    presets.value = { ...kept, [name]: settings.value.system };
+    presets.value = { ...presets.value, [name]: settings.value.system };
     setChosen(name);
   };
   const forget = () => {

@@ -3,7 +3,7 @@
 import { batch, computed, effect, signal } from "@preact/signals";
 import { get, streamEvents } from "./api.js";
 import { readItem, writeItem } from "./browser_storage.js";
-import { makeRequest, NUMBERS } from "./chat_request.js";
+import { isHosted, makeRequest, NUMBERS } from "./chat_request.js";
 import * as store from "./chat_store.js";
 
 const CHAT_ITEM = "corral.chat"; // the tab's chat, and what is typed
@@ -11,6 +11,7 @@ const SETTINGS_ITEM = "corral.chat.settings";
 const PRESETS_ITEM = "corral.chat.presets";
 const SAVE_INTERVAL_MS = 1000;
 const DEFAULTS = { model: "", system: "", effort: "", tools: "", schema: "", search: "", servers: [], extra: "", ...Object.fromEntries(NUMBERS.map(name => [name, ""])) };
+const UNFINISHED = { error: null, finish: null, firstMs: null, timings: null, usage: null }; // of an answer
 const stored = readItem("sessionStorage", CHAT_ITEM) ?? {};
 
 /**
@@ -42,18 +43,29 @@ export const modelsError = signal(null);
 export const areModelsLoading = computed(() => !models.value && !modelsError.value);
 /** The model of the next request. */
 export const model = computed(() => models.value?.find(each => each.id === settings.value.model) ?? models.value?.[0]);
-/** The running request, `{controller, update}`, or null. `update` shows what has come since the last frame. */
-export const running = signal(null);
+/** The running requests by the id of their chat; they go on while another chat is open. */
+const runs = signal(new Map());
+export const isRunning = id => runs.value.has(id);
 /** Whether the open chat is stored; it is with its first message, where the browser has room. */
 let isStored = false;
-let ending = null; // an answer that has ended, until it is stored
+/**
+ * The requests whose answers are not stored as a whole: `{controller, answer, begun}`, where `begun` is the chat with its
+ * messages, `{chat, nodes}`, until the browser has stored it.
+ */
+const unstored = new Set();
+let isLeaving = false; // Firefox breaks connections before the page is hidden
 let asked = 0; // how often another chat was asked for
 let shown = 0; // which of these is shown: none that was asked for before comes after it
 
 restore().finally(() => effect(() => { writeItem("sessionStorage", CHAT_ITEM, { id: chat.value.id, draft: draft.value.text }); }));
 effect(() => { writeItem("localStorage", SETTINGS_ITEM, settings.value); });
 effect(() => { writeItem("localStorage", PRESETS_ITEM, presets.value); });
-store.watchChats(id => { if (id === chat.value.id) readAgain(); });
+store.watchChats((id, gone) => {
+  if (id === chat.value.id) readAgain(gone);
+  else if (isRunning(id)) store.readChat(id).then(found => { if (!found) stop(id); }, () => {});
+});
+addEventListener("beforeunload", () => { isLeaving = true; });
+addEventListener("pageshow", () => { isLeaving = false; });
 addEventListener("pagehide", leave);
 addEventListener("storage", ({ key }) => { if (key === PRESETS_ITEM) presets.value = readItem("localStorage", PRESETS_ITEM) ?? {}; });
 
@@ -75,21 +87,28 @@ export async function loadModels() {
   }
 }
 
+/** Set all but the model to what it is at first. */
+export const resetSettings = () => { settings.value = { ...DEFAULTS, model: settings.value.model }; };
 export const setSetting = (name, value) => { settings.value = { ...settings.value, [name]: value }; };
 
 /** Keep what is not stored yet when the page is left: nothing but the session's storage is written in time. */
 function leave() {
-  running.value?.update(); // a hidden tab has no frames
-  const answer = running.value ? { ...messages.value.at(-1), state: "stopped" } : ending;
-  if (!answer) return;
-  writeItem("sessionStorage", CHAT_ITEM, { id: chat.value.id, draft: draft.value.text, answer });
-  stop();
+  if (!unstored.size) return;
+  const left = [...unstored].map(({ answer, begun }) => ({ begun, answer: stopped(answer) }));
+  const item = { id: chat.value.id, draft: draft.value.text };
+  writeItem("sessionStorage", CHAT_ITEM, { ...item, left: left.map(({ answer }) => ({ answer })) });
+  writeItem("sessionStorage", CHAT_ITEM, { ...item, left }); // files in messages may have no room there
+  for (const id of runs.value.keys()) stop(id);
 }
 
-/** Open the chat that the tab had before it was reloaded. */
+const stopped = message => message.state === "running" ? { ...message, state: "stopped" } : message;
+
+/** Store what was left, and open the chat that the tab had before it was reloaded. */
 async function restore() {
   const number = ++asked;
-  if (stored.answer) await store.updateChat(stored.answer.chat, {}, [stored.answer]);
+  for (const { answer, begun } of stored.left ?? []) {
+    await (begun ? store.addChat(begun.chat, [...begun.nodes, answer]) : store.updateChat(answer.chat, {}, [answer]));
+  }
   if (stored.id) await openChat(stored.id, number);
 }
 
@@ -100,31 +119,36 @@ export async function openChat(id, number = ++asked) {
   if (!found || number < shown) return;
   shown = number;
   if (isOpen) return;
-  stop();
   isStored = true;
+  const answer = runs.value.get(id)?.answer;
   batch(() => {
     chat.value = found.chat;
-    nodes.value = found.nodes.map(node => node.state === "running" ? { ...node, state: "stopped" } : node);
+    nodes.value = found.nodes.map(node => node.id === answer?.id ? answer : stopped(node));
   });
 }
 
 /** Show what another tab has changed in the open chat: the branch that is shown goes on. */
-async function readAgain() {
+async function readAgain(gone) {
   const { id } = chat.value;
   const found = await store.readChat(id).catch(() => undefined);
   if (found === undefined || chat.value.id !== id) return;
   if (!found) {
+    stop();
     startChat(); // it was deleted
     return;
   }
   const { leaf } = chat.value;
+  const isGone = gone.includes(leaf);
+  if (isGone) stop();
+  forget(new Set(gone));
   const own = new Map(nodes.value.map(node => [node.id, node]));
+  for (const each of gone) own.delete(each);
   const isAnswered = found.nodes.some(node => node.parent === leaf);
-  const keep = node => running.value ? own.get(leaf) : isAnswered ? node : withTyped(node, own.get(leaf));
+  const keep = node => isRunning(id) ? own.get(leaf) : isAnswered ? node : withTyped(node, own.get(leaf));
   const all = found.nodes.map(node => node.id === leaf ? keep(node) : node);
   for (const node of found.nodes) own.delete(node.id);
   all.push(...own.values()); // not stored yet, or for want of room
-  const isNewer = !running.value && pathTo(found.chat.leaf, all).some(node => node.id === leaf);
+  const isNewer = isGone || !isRunning(id) && pathTo(found.chat.leaf, all).some(node => node.id === leaf);
   batch(() => {
     nodes.value = all;
     chat.value = isNewer ? found.chat : { ...found.chat, leaf };
@@ -148,7 +172,6 @@ function pathTo(leaf, all) {
 
 /** Begin a chat, which has these messages, one after the other. */
 export function startChat(title = "", texts = []) {
-  stop();
   const next = { ...newChat(), title };
   const made = [];
   for (const message of texts) {
@@ -168,6 +191,7 @@ export async function changeChat(changed, changes) {
 }
 
 export async function deleteChat({ id }) {
+  stop(id);
   if (id === chat.value.id) startChat();
   await store.deleteChat(id);
 }
@@ -220,16 +244,55 @@ export function versions(message) {
 /** Show another version of a message, with what follows it. */
 export function showVersion(message, at) {
   stop();
-  let leaf = children.value.get(message.parent)[at];
-  for (let next = leaf; next; next = children.value.get(leaf.id)?.at(-1)) leaf = next;
-  chat.value = { ...chat.value, leaf: leaf.id };
-  save(chat.value.id, { leaf: leaf.id }, []);
+  const leaf = newestAfter(children.value.get(message.parent)[at].id);
+  chat.value = { ...chat.value, leaf };
+  save(chat.value.id, { leaf }, []);
+}
+
+/** The id of the newest message after one, of its newest versions. */
+function newestAfter(id) {
+  for (let next = id; next; next = children.value.get(id)?.at(-1)?.id) id = next;
+  return id;
+}
+
+/** The ids of a message and of all that follow it. */
+export function following(message) {
+  const ids = new Set([message.id]);
+  for (const node of nodes.value) if (ids.has(node.parent)) ids.add(node.id); // these are oldest first
+  return ids;
+}
+
+/** Delete a message with all that follow it. Another version of it is shown then, if there is one. */
+export async function deleteMessage(message) {
+  stop();
+  const gone = following(message);
+  forget(gone);
+  let leaf = children.value.get(message.parent).findLast(each => each.id !== message.id)?.id ?? message.parent;
+  if (leaf !== message.parent) leaf = newestAfter(leaf);
+  batch(() => {
+    nodes.value = nodes.value.filter(node => !gone.has(node.id));
+    chat.value = { ...chat.value, leaf };
+  });
+  if (isStored) await store.updateChat(chat.value.id, { leaf }, [], [...gone]);
+}
+
+/** Keep nothing more of answers that were deleted. */
+function forget(gone) {
+  for (const run of unstored) if (gone.has(run.answer.id)) unstored.delete(run);
+}
+
+/** Show another version of an answer, with a text of the user. */
+export function addVersion(message, text) {
+  stop();
+  const version = { ...message, ...newMessage("assistant", message.parent), text, ...UNFINISHED, state: "done" };
+  show(version);
+  return save(version.chat, { leaf: version.id }, [version]);
 }
 
 /** Set the output of a tool call of a message. */
-export function setOutput(message, callId, output) {
-  const calls = message.calls.map(call => call.id === callId ? { ...call, output } : call);
-  put({ ...message, calls });
+export function setOutput({ id }, callId, output) {
+  const message = nodes.value.find(node => node.id === id);
+  put({ ...message, calls: message.calls.map(call => call.id === callId ? { ...call, output } : call) });
 }
 
 /** A stored message with the outputs of calls that were typed in this tab, and are not stored yet. */
@@ -257,47 +320,56 @@ export async function decide({ id: asking, chat: asked }, { id, server, name }, 
   if (message.calls.every(call => call.approval !== "asked" && call.server)) generate();
 }
 
-export function stop() {
-  running.value?.controller.abort();
-  running.value = null;
+/** Stop the answer of a chat. */
+export function stop(id = chat.value.id) {
+  runs.value.get(id)?.controller.abort();
+  runs.value = new Map([...runs.value].filter(([running]) => running !== id));
 }
 
-/** Generate the next message of the model, and show and store it while it arrives. */
-export async function generate() {
+/** Whether an answer that did not come to its end can be continued. The server continues texts that no tool is part of. */
+export const canContinue = ({ text, calls, state, finish }) => text && !calls.length && (state !== "done" || finish === "length") && !isHosted(settings.value);
+
+/**
+ * Generate the next message of the model, or more of the last one, and show and store it while it arrives, also while another
+ * chat is open.
+ */
+export async function generate(continued = null) {
   stop();
   const controller = new AbortController();
   const before = messages.value;
-  let answer = { ...newMessage("assistant", chat.value.leaf), reasoning: "", calls: [], searches: [], problems: [], state: "running", error: null, timings: null };
-  let frame = 0;
+  const answer = continued ?? { ...newMessage("assistant", chat.value.leaf), reasoning: "", calls: [], searches: [], problems: [] };
+  const run = { controller, answer: { ...answer, ...UNFINISHED, state: "running" } };
+  const { chat: id } = answer;
+  const begin = answer.text.length + answer.reasoning.length;
+  const change = next => {
+    run.answer = next;
+    if (unstored.has(run) && chat.value.id === id) put(next);
+  };
+  unstored.add(run);
   const startedAt = performance.now();
   let savedAt = startedAt;
-  const isShown = () => running.value?.controller === controller;
-  const update = () => { frame = 0; if (isShown()) put(answer); };
-  batch(() => { running.value = { controller, update }; show(answer); });
+  batch(() => { runs.value = new Map(runs.value).set(id, run); show(run.answer); });
   shown = ++asked;
+  if (!isStored) run.begun = { chat: chat.value, nodes: nodes.value };
   const { title, leaf, changedAt } = chat.value;
-  save(answer.chat, { title, leaf, changedAt }, [...before.slice(-1), answer]); // the last one with the outputs of its calls
+  save(id, { title, leaf, changedAt }, [...before.slice(-1), run.answer]) // the last one with the outputs of its calls
+    .then(() => { run.begun = null; });
   try {
     if (!models.value) await loadModels(); // a message sent at once must name a model too
     const { path, body, add } = makeRequest(model.value?.id, settings.value, before, chat.value.approved);
     for await (const { data } of streamEvents("POST", path, { body, signal: controller.signal })) {
-      answer = add(answer, data);
-      if (answer.text || answer.reasoning) answer.firstMs ??= performance.now() - startedAt;
-      frame ||= requestAnimationFrame(update);
+      const next = add(run.answer, data);
+      const isFirst = !next.firstMs && next.text.length + next.reasoning.length > begin;
+      change(isFirst ? { ...next, firstMs: performance.now() - startedAt } : next);
       if (performance.now() - savedAt < SAVE_INTERVAL_MS) continue;
       savedAt = performance.now();
-      save(answer.chat, {}, [answer]);
+      save(id, {}, [run.answer]);
     }
-    answer = { ...answer, state: "done" };
+    change({ ...run.answer, state: "done" });
   } catch (problem) {
-    answer = { ...answer, ...(controller.signal.aborted ? { state: "stopped" } : { state: "failed", error: problem.message }) };
+    change({ ...run.answer, ...(controller.signal.aborted || isLeaving ? { state: "stopped" } : { state: "failed", error: problem.message }) });
   }
-  cancelAnimationFrame(frame);
-  ending = answer;
-  batch(() => {
-    if (chat.value.id === answer.chat) put(answer);
-    if (isShown()) running.value = null;
-  });
-  await save(answer.chat, {}, [answer]);
-  if (ending === answer) ending = null;
+  if (runs.value.get(id) === run) stop(id);
+  if (unstored.has(run)) await save(id, {}, [run.answer]);
+  unstored.delete(run);
 }

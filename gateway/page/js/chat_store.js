@@ -9,9 +9,9 @@ const others = new BroadcastChannel("corral.chats");
 let opening = null;
 let isTold = false;
 
-/** Call a function with the id of each chat that another tab has changed; returns what ends that. */
+/** Call a function with the id of each chat that another tab has changed, and those of deleted messages; returns what ends that. */
 export function watchChats(changed) {
-  const listen = event => changed(event.data);
+  const listen = ({ data: { id, gone } }) => changed(id, gone);
   others.addEventListener("message", listen);
   return () => others.removeEventListener("message", listen);
 }
@@ -43,10 +43,10 @@ async function transact(mode, use) {
 }
 
 /** Write, and tell other tabs; returns whether the browser keeps it, and tells the user once why not. */
-async function write(chatId, use) {
+async function write(id, use, gone = []) {
   try {
     await transact("readwrite", use);
-    others.postMessage(chatId);
+    others.postMessage({ id, gone });
     isTold = false;
     return true;
   } catch (error) {
@@ -63,14 +63,15 @@ export const addChat = (chat, nodes) => write(chat.id, (chats, messages) => {
   for (const node of nodes) messages.put(node);
 });
 
-/** Change fields of a stored chat, and store some of its messages. One that was deleted stays deleted. */
-export const updateChat = (id, changes, nodes = []) => write(id, (chats, messages) => {
+/** Change fields of a stored chat, store some of its messages, and delete those with some ids. One that was deleted stays deleted. */
+export const updateChat = (id, changes, nodes = [], gone = []) => write(id, (chats, messages) => {
   chats.get(id).onsuccess = ({ target: { result: chat } }) => {
     if (!chat) return;
     chats.put({ ...chat, ...changes });
     for (const node of nodes) messages.put(node);
+    for (const each of gone) messages.delete(each);
   };
-});
+}, gone);
 
 /**
  * Change a stored message before any other tab does: `change` returns the new one, or null to leave it as it is. Returns the
@@ -84,7 +85,7 @@ export async function changeMessage(id, change) {
       if (changed) messages.put(changed);
     };
   });
-  if (changed) others.postMessage(changed.chat);
+  if (changed) others.postMessage({ id: changed.chat, gone: [] });
   return changed;
 }
 

@@ -81,13 +81,19 @@ function openInChat(title, items) {
 /** Store the messages of the chat as a conversation; returns its id. */
 export const storeChat = (messages, title) => storeItems(toItems(messages), title);
 
+/** Store a conversation with items, all of them or none. */
 async function storeItems(items, title) {
   const made = items.filter(({ type = "message" }) => !type.startsWith("mcp_approval_")) // an approval counts once
     .map(({ id, status, approval_request_id, ...item }) => item); // they get new ids
   const metadata = title ? { title: title.slice(0, 512) } : {};
   const { id } = await post("v1/conversations", { metadata, items: made.slice(0, 20) });
-  for (let at = 20; at < made.length; at += 20) {
-    await post(`v1/conversations/${id}/items`, { items: made.slice(at, at + 20) });
+  try {
+    for (let at = 20; at < made.length; at += 20) {
+      await post(`v1/conversations/${id}/items`, { items: made.slice(at, at + 20) });
+    }
+  } catch (error) {
+    await remove(`v1/conversations/${id}`).catch(() => { error.message += ` A part of it is stored as ${id}.`; });
+    throw error;
   }
   return id;
 }

@@ -1,13 +1,14 @@
 /** The frame of the page: key, navigation, and the view that the URL's fragment names. */
 
-import { signal } from "@preact/signals";
-import { render } from "preact";
+import { effect, signal } from "@preact/signals";
+import { options, render } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import { AdaptersView } from "./adapters.js";
 import { apiKey, keyProblem, setKey } from "./api.js";
 import { AssistantsView } from "./assistants.js";
 import { AuditView } from "./audit.js";
 import { BatchesView } from "./batches.js";
+import { readItem, writeItem } from "./browser_storage.js";
 import { ChatView } from "./chat.js";
 import { ConversationsView } from "./conversations.js";
 import { FilesView } from "./files.js";
@@ -67,6 +68,14 @@ addEventListener("hashchange", () => {
   isMenuOpen.value = false;
 });
 
+const SCHEME_ITEM = "corral.scheme";
+const SCHEMES = ["system", "light", "dark"];
+const scheme = signal(readItem("localStorage", SCHEME_ITEM) ?? "system");
+effect(() => {
+  document.documentElement.dataset.scheme = scheme.value;
+  writeItem("localStorage", SCHEME_ITEM, scheme.value);
+});
+
 function Navigation() {
   return html`<nav id="menu" aria-label="Views" class=${isMenuOpen.value ? "open" : ""}>
     ${Object.entries(GROUPS).map(([group, views]) => html`<h2>${group}</h2><ul>
@@ -74,7 +83,9 @@ function Navigation() {
         aria-current=${route.value.view === path ? "page" : undefined}>${title}</a></li>`)}</ul>`)}
     <h2>More</h2>
     <ul><li><a href="../docs">API reference</a></li>
-      <li><button class="link" onClick=${() => { keyProblem.value = "Enter another key, or none."; }}>${apiKey.value ? "Change the key" : "Enter a key"}</button></li></ul>
+      <li><button class="link" onClick=${() => { keyProblem.value = "Enter another key, or none."; }}>${apiKey.value ? "Change the key" : "Enter a key"}</button></li>
+      <li><label>Colours <select value=${scheme.value} onChange=${event => { scheme.value = event.target.value; }}>
+        ${SCHEMES.map(each => html`<option>${each}</option>`)}</select></label></li></ul>
   </nav>`;
 }
 
@@ -129,6 +140,7 @@ function App() {
     <${Notice} /><${KeyDialog} />`;
 }
 
+options.debounceRendering = render => requestAnimationFrame(render); // events of streams come faster than frames
 render(html`<${App} />`, document.getElementById("app"));
 
 /** Keep the page's files for times without the server, where browsers allow it: on loopback and over HTTPS. */

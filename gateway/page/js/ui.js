@@ -93,6 +93,9 @@ export function useList(path, query = {}, limit = 50) {
 /** Whether there is room for what is beside the chat; else it lies over the chat. */
 export const hasRoom = () => matchMedia("(min-width: 1001px)").matches; // as in app.css
 
+/** The name of the panels beside the chat, of which one is open where there is no room. */
+export const SIDE = "side";
+
 /** The id of the message box of the chat. */
 export const MESSAGE_BOX = "message-box";
 

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 
+import pytest
 import pytest_asyncio
 from playwright.async_api import Browser
 
@@ -10,9 +11,9 @@ from tests.support.services import Corral
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def browser() -> AsyncIterator[Browser]:
-    """Chromium, started once for a module."""
-    async with run_browser() as browser:
+async def browser(request: pytest.FixtureRequest) -> AsyncIterator[Browser]:
+    """Chromium, or the browser of the parameter, started once for a module."""
+    async with run_browser(getattr(request, "param", "chromium")) as browser:
         yield browser
 
 

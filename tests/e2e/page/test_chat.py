@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Route, expect
 
-from tests.support.browser import Tab, needs_chromium
+from tests.support.browser import Tab, in_both_browsers, needs_chromium
 from tests.support.chat_page import answers, ask, ask_and_wait, keep_preset, open_chat
 from tests.support.rpc import CAPITAL
 from tests.support.sdk import WEATHER
@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module"), needs_c
 PICTURE = Path(__file__).resolve().parents[3] / "docs/understand/demo-vision.png"
 
 
+@in_both_browsers
 async def test_an_answer_streams_in(tab: Tab) -> None:
     """Its text grows on the screen while the server generates; then its token counts are shown."""
     await open_chat(tab)
@@ -67,6 +68,7 @@ async def test_a_message_may_be_sent_before_the_models_are_listed(tab: Tab) -> N
     await expect(answers(tab).last).to_contain_text("Paris")
 
 
+@in_both_browsers
 async def test_stopping_ends_the_request_and_leaves_the_text(tab: Tab) -> None:
     """Escape in the composer stops too, and the next message can be sent at once."""
     await open_chat(tab)
@@ -88,7 +90,7 @@ async def test_a_message_can_be_edited_and_an_answer_regenerated(tab: Tab) -> No
     await tab.page.get_by_label("Temperature").fill("0")
     await ask_and_wait(tab, CAPITAL)
     await expect(answers(tab)).to_contain_text("Paris")
-    await tab.page.get_by_role("button", name="Edit").click()
+    await tab.page.get_by_role("article", name="You").get_by_role("button", name="Edit").click()
     await tab.page.get_by_label("Edit the message").fill("What is the capital of Italy?")
     await tab.page.get_by_role("button", name="Send again").click()
 
@@ -129,6 +131,7 @@ async def test_settings_are_sent_with_the_request(tab: Tab) -> None:
     }
 
 
+@in_both_browsers
 async def test_a_preset_is_kept_and_chosen(tab: Tab) -> None:
     """A system message under a name, also after a reload."""
     await open_chat(tab)
@@ -143,6 +146,7 @@ async def test_a_preset_is_kept_and_chosen(tab: Tab) -> None:
     await expect(tab.page.get_by_role("button", name="Forget")).to_be_disabled()
 
 
+@in_both_browsers
 async def test_an_answer_satisfies_a_schema(tab: Tab) -> None:
     """That of the settings."""
     await open_chat(tab)
@@ -170,6 +174,7 @@ async def test_a_tool_call_is_shown_and_its_output_sent(tab: Tab) -> None:
     assert (output["role"], output["content"]) == ("tool", '{"weather": "sunny"}')
 
 
+@in_both_browsers
 async def test_a_picture_can_be_attached(tab: Tab) -> None:
     """The model says what it sees, and the picture is shown with the message."""
     await open_chat(tab)

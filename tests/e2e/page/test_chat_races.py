@@ -8,19 +8,12 @@ import pytest
 from playwright.async_api import expect
 
 from tests.support.browser import Tab, needs_chromium
-from tests.support.chat_page import answers, ask, ask_and_wait, open_chat
+from tests.support.chat_page import READ_STORED, answers, ask, ask_and_wait, open_chat
 from tests.support.rpc import CAPITAL
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module"), needs_chromium]
 
 STORY = "Tell me a story about a fox."
-READ_STORED = """store => new Promise(resolve => {
-  indexedDB.open("corral", 1).onsuccess = ({ target: { result: database } }) => {
-    const found = database.transaction(store).objectStore(store).getAll();
-    found.onsuccess = () => { database.close(); resolve(found.result); };
-  };
-})"""
-"""What the browser keeps of chats; it waits for what is being written."""
 
 
 async def stream_story(tab: Tab) -> None:
@@ -56,13 +49,29 @@ async def test_a_chat_that_is_deleted_while_it_streams_stays_deleted(tab: Tab, p
     async with second_tab(tab) as other:
         deleting = tab if place == "this tab" else other
         deleting.page.once("dialog", lambda dialog: dialog.accept())
-        await deleting.page.get_by_role("button", name="Delete").click()
+        await deleting.page.locator(".chats").get_by_role("button", name="Delete").click()
         await expect(answers(tab)).to_have_count(0)
         await expect(tab.page.get_by_role("log")).to_have_attribute("aria-busy", "false")
         await expect(answers(other)).to_have_count(0)
 
         assert await tab.page.evaluate(READ_STORED, "chats") == []
         assert await tab.page.evaluate(READ_STORED, "messages") == []
+
+
+async def test_a_question_that_is_deleted_while_it_is_answered_stays_deleted(tab: Tab) -> None:
+    """The answer ends, and nothing of it is kept."""
+    await open_chat(tab)
+    await ask_and_wait(tab, CAPITAL)
+    await stream_story(tab)
+    tab.page.once("dialog", lambda dialog: dialog.accept())
+    question = tab.page.get_by_role("article", name="You").last
+    await question.get_by_role("button", name="Delete").click()
+    await expect(answers(tab)).to_have_count(1)
+    await expect(tab.page.get_by_role("log")).to_have_attribute("aria-busy", "false")
+    async with second_tab(tab) as other:
+        await expect(answers(other)).to_contain_text("Paris")
+
+    assert len(await tab.page.evaluate(READ_STORED, "messages")) == 2
 
 
 async def test_a_chat_is_renamed_while_it_streams(tab: Tab) -> None:
@@ -172,7 +181,7 @@ async def test_the_address_of_a_deleted_chat_hides_no_other(tab: Tab) -> None:
     await ask_and_wait(tab, CAPITAL)
     await tab.page.get_by_role("link", name=CAPITAL).click()
     tab.page.once("dialog", lambda dialog: dialog.accept())
-    await tab.page.get_by_role("button", name="Delete").click()
+    await tab.page.locator(".chats").get_by_role("button", name="Delete").click()
     await expect(answers(tab)).to_have_count(0)
     await ask_and_wait(tab, "What is the capital of Italy?")
     await tab.page.reload()

@@ -5,7 +5,7 @@ import re
 import pytest
 from playwright.async_api import Browser, expect
 
-from tests.support.browser import NARROW, Tab, needs_chromium, open_tab
+from tests.support.browser import NARROW, Tab, in_both_browsers, needs_chromium, open_tab
 from tests.support.chat_page import answers, ask_and_wait, open_chat
 from tests.support.rpc import CAPITAL
 from tests.support.services import Corral
@@ -20,6 +20,11 @@ DESCRIBE_FOCUS = """() => {
 }"""
 
 
+COUNT_BYTES = """() => ["navigation", "resource"]
+  .flatMap(type => performance.getEntriesByType(type))
+  .reduce((sum, each) => sum + each.transferSize, 0)"""
+
+
 async def focus_next(tab: Tab) -> tuple[str, bool] | None:
     """Press Tab; return the name of what is focused and whether it is outlined, None at the end."""
     await tab.page.keyboard.press("Tab")
@@ -27,6 +32,7 @@ async def focus_next(tab: Tab) -> tuple[str, bool] | None:
     return stop
 
 
+@in_both_browsers
 async def test_the_keyboard_reaches_everything(tab: Tab) -> None:
     """The first stop skips to the content; every later one has a name and a visible outline."""
     await tab.go("chat")
@@ -46,6 +52,7 @@ async def test_the_keyboard_reaches_everything(tab: Tab) -> None:
     assert [name for name, is_outlined in stops if not is_outlined and name != "Message"] == []
 
 
+@in_both_browsers
 async def test_the_menu_of_a_narrow_window_works_with_the_keyboard(
     browser: Browser, server: Corral
 ) -> None:
@@ -87,6 +94,7 @@ async def test_a_key_that_can_be_none_is_refused(tab: Tab) -> None:
     ).to_be_visible()
 
 
+@in_both_browsers
 async def test_a_text_is_copied_without_https(browser: Browser, server: Corral) -> None:
     """Browsers give such a page no clipboard."""
     async with open_tab(browser, server.url) as tab:
@@ -104,6 +112,7 @@ async def test_a_text_is_copied_without_https(browser: Browser, server: Corral) 
         await expect(box).to_have_value(re.compile("Paris"))
 
 
+@in_both_browsers
 async def test_settings_lie_over_the_chat_of_a_narrow_window(
     browser: Browser, server: Corral
 ) -> None:
@@ -153,3 +162,18 @@ async def test_the_policy_blocks_other_hosts(tab: Tab) -> None:
     assert [problem for problem in tab.problems if "Content Security Policy" in problem]
     tab.problems.clear()
     await tab.page.evaluate("window.violations = []")
+
+
+async def test_the_page_is_shown_quickly(browser: Browser, server: Corral) -> None:
+    """Its process computes for less than a second, on 400 KB; how long that takes, other processes
+    decide too."""
+    async with open_tab(browser, server.url) as tab:
+        session = await tab.page.context.new_cdp_session(tab.page)
+        await session.send("Performance.enable", {"timeDomain": "threadTicks"})
+        await tab.go("chat")
+        await tab.page.get_by_text(re.compile("Ask .* something.")).wait_for()
+        measured = await session.send("Performance.getMetrics")
+        metrics = {each["name"]: each["value"] for each in measured["metrics"]}
+
+        assert 0 < metrics["ProcessTime"] <= 1
+        assert 100_000 < await tab.page.evaluate(COUNT_BYTES) <= 400_000

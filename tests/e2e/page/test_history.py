@@ -7,7 +7,7 @@ import httpx
 import pytest
 from playwright.async_api import Browser, Route, expect
 
-from tests.support.browser import Tab, needs_chromium, open_tab
+from tests.support.browser import Tab, in_both_browsers, needs_chromium, open_tab
 from tests.support.chat_page import answers, ask, ask_and_wait, open_chat
 from tests.support.rpc import CAPITAL
 from tests.support.services import MODEL, Corral
@@ -39,13 +39,14 @@ const put = IDBObjectStore.prototype.put;
 const isReload = performance.getEntriesByType("navigation")[0].type === "reload";
 IDBObjectStore.prototype.put = function (value) {
   const goOn = () => { this.count().onsuccess = goOn; };
-  if (value.state === "done" && !isReload) goOn();
+  if (STATES.includes(value.state) && !isReload) goOn();
   return put.call(this, value);
 };
 """
-"""The transaction that stores a whole answer ends with the page, which undoes it."""
+"""The transaction that stores an answer in such a state ends with the page, which undoes it."""
 
 
+@in_both_browsers
 async def test_a_new_chat_keeps_the_old_one(tab: Tab) -> None:
     """It is in the list under its first question, with its answers, also after a reload.
 
@@ -66,6 +67,7 @@ async def test_a_new_chat_keeps_the_old_one(tab: Tab) -> None:
     assert CAPITAL not in stored
 
 
+@in_both_browsers
 async def test_chats_are_searched_renamed_pinned_and_deleted(tab: Tab) -> None:
     """The search finds titles and texts; deleting asks, and names the chat."""
     await open_chat(tab)
@@ -94,6 +96,7 @@ async def test_chats_are_searched_renamed_pinned_and_deleted(tab: Tab) -> None:
     assert "France" in await asked
 
 
+@in_both_browsers
 async def test_a_reload_keeps_what_has_come_of_an_answer(tab: Tab) -> None:
     """The answer has stopped, and can be generated again."""
     await open_chat(tab)
@@ -107,8 +110,11 @@ async def test_a_reload_keeps_what_has_come_of_an_answer(tab: Tab) -> None:
     await expect(answers(tab).get_by_role("button", name="Regenerate")).to_be_visible()
 
 
-async def test_a_reload_keeps_an_answer_that_is_being_stored(tab: Tab) -> None:
-    await tab.page.add_init_script(STORE_FOR_EVER)
+@in_both_browsers
+@pytest.mark.parametrize("state", ["running", "done"])
+async def test_a_reload_keeps_an_answer_that_is_being_stored(tab: Tab, state: str) -> None:
+    """Also the first one of a chat, which is not stored yet either."""
+    await tab.page.add_init_script(f"const STATES = ['{state}'];{STORE_FOR_EVER}")
     await open_chat(tab)
     await ask_and_wait(tab, CAPITAL)
     await tab.page.reload()
@@ -133,6 +139,7 @@ async def test_a_draft_survives_other_views_and_reloads(tab: Tab) -> None:
     await expect(tab.page.get_by_label("System message")).to_have_value("Be brief.")
 
 
+@in_both_browsers
 async def test_a_chat_is_shown_in_two_tabs(tab: Tab) -> None:
     """What one of them adds appears in the other."""
     await open_chat(tab)
@@ -147,6 +154,7 @@ async def test_a_chat_is_shown_in_two_tabs(tab: Tab) -> None:
     await expect(answers(tab)).to_have_count(2)
 
 
+@in_both_browsers
 async def test_a_broken_stream_keeps_what_came(tab: Tab) -> None:
     """It is said that the answer is not whole."""
 
@@ -176,6 +184,7 @@ async def test_storage_that_is_full_is_said(tab: Tab) -> None:
     await expect(tab.page.get_by_text("storage is full")).to_be_visible()
 
 
+@in_both_browsers
 async def test_a_browser_without_storage_shows_the_chat(tab: Tab) -> None:
     """As where all data of pages is blocked. It is said that the chat is not kept."""
     await tab.page.add_init_script(
@@ -207,6 +216,7 @@ async def test_full_storage_does_not_keep_the_page_from_loading(tab: Tab) -> Non
     await expect(tab.page.get_by_label("Model", exact=True)).to_have_value(MODEL)
 
 
+@in_both_browsers
 async def test_former_answers_are_not_made_again(browser: Browser, server: Corral) -> None:
     """While an answer streams after a hundred others; of a long chat only the end is shown."""
     items = [
@@ -238,6 +248,7 @@ async def test_former_answers_are_not_made_again(browser: Browser, server: Corra
         await expect(log.get_by_text("user 0", exact=True)).to_be_attached()
 
 
+@in_both_browsers
 async def test_chats_are_read_without_the_server(tab: Tab) -> None:
     """The page's own files are kept; what needs the server says that it cannot be reached."""
     tab.allowed = ("Failed to load resource: net::ERR_INTERNET_DISCONNECTED",)

@@ -6,7 +6,7 @@ import httpx
 import pytest
 from playwright.async_api import expect
 
-from tests.support.browser import Tab, needs_chromium
+from tests.support.browser import Tab, in_both_browsers, needs_chromium
 from tests.support.services import MODEL, Corral
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module"), needs_chromium]
@@ -63,6 +63,7 @@ async def check_nothing_ran(tab: Tab) -> None:
     assert await tab.page.locator("main :is(img, iframe, form.x, object, embed, base)").count() == 0
 
 
+@in_both_browsers
 async def test_what_a_model_wrote_runs_nothing(tab: Tab, server: Corral) -> None:
     """In a conversation, and in the copy of it in the chat, while libraries are fetched."""
     items = [{"type": "message", "role": "assistant", "content": text} for text in TEXTS]
@@ -85,6 +86,7 @@ async def test_what_a_model_wrote_runs_nothing(tab: Tab, server: Corral) -> None
     await check_nothing_ran(tab)
 
 
+@in_both_browsers
 async def test_names_and_messages_run_nothing(tab: Tab, server: Corral) -> None:
     """Of threads, assistants, files and vector stores."""
     async with httpx.AsyncClient(base_url=server.api, trust_env=False) as client:

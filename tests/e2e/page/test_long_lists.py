@@ -9,12 +9,20 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Route, expect
 
-from tests.support.browser import Tab, needs_chromium
+from tests.support.browser import Tab, in_both_browsers, needs_chromium
 from tests.support.chat_page import answers, ask_and_wait, open_chat
 from tests.support.sdk import WEATHER
 from tests.support.services import MODEL, Corral
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module"), needs_chromium]
+
+
+COUNT_CHANGES = """() => {
+  window.changes = 0;
+  new MutationObserver(() => { window.changes++; })
+    .observe(document.querySelector("main"), {childList: true, characterData: true, subtree: true});
+}"""
+"""Counts how often what is shown has changed."""
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -28,6 +36,7 @@ async def create(api: httpx.AsyncClient, path: str, body: Any = None) -> Any:
     return (await api.post(f"/v1/{path}", json=body or {})).raise_for_status().json()
 
 
+@in_both_browsers
 async def test_a_thread_opens_at_its_newest_message(tab: Tab, api: httpx.AsyncClient) -> None:
     """Older messages come above it when one scrolls up, and what is read stays in place."""
     messages = [{"role": "user", "content": f"message {number}"} for number in range(130)]
@@ -64,6 +73,7 @@ async def test_a_reload_of_a_list_keeps_its_pages(tab: Tab, api: httpx.AsyncClie
     await expect(rows).to_have_count(count - 1)
 
 
+@in_both_browsers
 async def test_a_run_that_waits_goes_on_after_a_reload(tab: Tab, api: httpx.AsyncClient) -> None:
     """Its calls ask for outputs, and it can be cancelled."""
     assistant = await create(api, "assistants", {"model": MODEL, "tools": [WEATHER]})
@@ -108,6 +118,7 @@ async def test_a_run_that_generates_is_followed_after_a_reload(
     await expect(tab.page.get_by_role("log")).to_have_attribute("aria-busy", "false")
 
 
+@in_both_browsers
 async def test_a_background_response_streams_into_its_view(
     tab: Tab, api: httpx.AsyncClient
 ) -> None:
@@ -235,3 +246,27 @@ async def test_code_is_highlighted_when_its_block_has_ended(tab: Tab) -> None:
     code = "x = 1\n"
     await ask_and_wait(tab, "Short.")
     await expect(answers(tab).last.locator(".hljs-number")).to_have_count(1)
+
+
+@in_both_browsers
+async def test_a_stream_is_rendered_once_a_frame(tab: Tab, api: httpx.AsyncClient) -> None:
+    """However fast its events come, also beside a long thread."""
+    assistant = await create(api, "assistants", {"model": MODEL, "name": "Fast"})
+    messages = [{"role": "user", "content": f"message {number}"} for number in range(32)]
+    thread = await create(api, "threads", {"messages": messages})
+    delta = {"id": "m", "delta": {"content": [{"type": "text", "text": {"value": "word "}}]}}
+    event = f"event: thread.message.delta\ndata: {json.dumps(delta)}\n\n"
+    stream = f"{event * 500}event: done\ndata: [DONE]\n\n"
+    await tab.go(f"threads/{thread['id']}")
+    form = tab.page.get_by_role("form", name="Run")
+    await form.get_by_label("Assistant").select_option(assistant["id"])
+    await tab.page.route(
+        "**/runs",
+        lambda route: route.fulfill(content_type="text/event-stream", body=stream),
+        times=1,
+    )
+    await tab.page.evaluate(COUNT_CHANGES)
+    await form.get_by_role("button", name="Add and run").click()
+    await expect(form.get_by_role("button", name="Add and run")).to_be_enabled()
+
+    assert 0 < await tab.page.evaluate("window.changes") < 50

@@ -9,7 +9,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, Locator, Route, expect
 
 from tests.support.browser import NARROW, WIDE, Tab, needs_chromium, open_tab
-from tests.support.chat_page import answers, ask, fold, unfold
+from tests.support.chat_page import READ_STORED, answers, ask, fold, unfold
 from tests.support.mcp_server import LABEL, Shop, run_shop
 from tests.support.services import Corral, corral_up
 
@@ -117,7 +117,7 @@ async def test_a_call_is_made_once_if_two_tabs_approve_it(
     await expect(answers(customer)).to_have_count(2)
     await expect(answers(customer).last.get_by_role("button", name="Regenerate")).to_be_visible()
     await approve.click()
-    await other.page.evaluate("new Promise(resolve => { setTimeout(resolve, 500); })")
+    await other.page.evaluate(READ_STORED, "messages")  # behind the decision
 
     await expect(answers(other)).to_have_count(1)
     assert len(shop.ordered) == before + 1
@@ -128,6 +128,7 @@ async def test_a_refused_call_is_not_made(customer: Tab, shop: Shop) -> None:
     """The model answers without it; another message refuses what was not decided."""
     before = len(shop.ordered)
     await ask(customer, QUESTION)
+    await call_of(customer).get_by_role("button", name="Refuse").wait_for()
     async with customer.sends("**/v1/responses") as body:
         await call_of(customer).get_by_role("button", name="Refuse").click()
     assert body["input"][-1]["approve"] is False

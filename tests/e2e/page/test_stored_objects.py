@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Locator, Page, Route, expect
 
-from tests.support.browser import Tab, needs_chromium, open_tab
+from tests.support.browser import Tab, in_both_browsers, needs_chromium, open_tab
 from tests.support.chat_page import answers, ask_and_wait, open_chat
 from tests.support.minilm import minilm_path
 from tests.support.rpc import CAPITAL
@@ -89,13 +89,15 @@ async def test_a_response_runs_in_the_background(tab: Tab) -> None:
     await expect(tab.page.get_by_role("region", name="Responses")).to_contain_text("completed")
 
 
-async def test_a_run_shows_its_steps(tab: Tab) -> None:
+@in_both_browsers
+async def test_a_run_shows_its_steps(tab: Tab, browser: Browser) -> None:
     """A run waits for the output of a tool, continues with it, and ends with a message."""
-    await create_assistant(tab, "Forecaster", WEATHER)
+    assistant = f"Forecaster in {browser.browser_type.name}"
+    await create_assistant(tab, assistant, WEATHER)
     await tab.go("threads")
     await tab.page.get_by_role("button", name="New thread").click()
     form = tab.page.get_by_role("form", name="Run")
-    await form.get_by_label("Assistant").select_option("Forecaster")
+    await form.get_by_label("Assistant").select_option(assistant)
     await form.get_by_label("Message").fill("What is the weather in Paris?")
     await form.get_by_role("button", name="Add and run").click()
     outputs = tab.page.get_by_role("form", name="Outputs of tools")
@@ -260,6 +262,32 @@ async def test_a_conversation_is_saved_and_read_again(
     assert copy != created
     assert len(copied) == len(items)
     assert (tmp_path / "Markdown").read_text().count("## User\n\nquestion") == 19
+
+
+async def test_a_conversation_is_stored_whole_or_not_at_all(
+    tab: Tab, server: Corral, tmp_path: Path
+) -> None:
+    """What came before a failure is deleted; where that fails too, it is said what is left."""
+    items = [{"type": "message", "role": "user", "content": "question"}] * 21
+    (tmp_path / "items.json").write_text(json.dumps(items))
+    tab.allowed = ("Failed to load resource",)
+    await tab.page.route("**/v1/conversations/*/items", lambda route: route.abort())
+    await tab.go("conversations")
+    form = await open_form(tab.page, "New conversation")
+    async with httpx.AsyncClient(base_url=server.api, trust_env=False) as client:
+        await form.get_by_label("Title").fill("Half")
+        for is_there in (True, False):
+            if not is_there:
+                await tab.page.route("**/v1/conversations/conv_*", lambda route: route.abort())
+            await form.get_by_label("Items").set_input_files(tmp_path / "items.json")
+            await form.get_by_role("button", name="Create").click()
+            told = re.compile(
+                "cannot be reached.$" if is_there else "A part of it is stored as conv_"
+            )
+            await expect(form.get_by_role("alert")).to_have_text(told)
+            listed = (await client.get("/conversations?limit=100")).json()["data"]
+            titles = [each["metadata"].get("title") for each in listed]
+            assert titles.count("Half") == (not is_there)
 
 
 async def test_a_file_is_stored_and_downloaded(tab: Tab, tmp_path: Path) -> None:
