@@ -95,13 +95,11 @@ class WeightedRoundRobin:
         self._weights: list[int] = []
 
     def choose(self, key: str, now: float) -> Replica | None:
-        if now >= self._reported_at + _REPORT_AGE_S:
+        is_late = now >= self._reported_at + _REPORT_AGE_S
+        if is_late or not any(each.is_up for each in self._serving):
             self._reported_at = now
             self._serving = [each for each in self._replicas if each.is_up]
             self._weights = stride_weights([1 / max(_MIN_LOAD, r.load) for r in self._serving])
-        if not any(each.is_up for each in self._serving):
-            self._serving = [each for each in self._replicas if each.is_up]
-            self._weights = [_MASK] * len(self._serving)
         while self._serving:
             turn, index = divmod(self._sequence, len(self._serving))
             self._sequence += 1

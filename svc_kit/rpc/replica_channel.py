@@ -35,7 +35,7 @@ _HEALTH_CHECK: Final = {"serviceName": "corral.inference.v1.InferenceService"}
 RING_SIZE: Final = 65_536
 """Points of the ring. Of 64 replicas the largest has 1.1 times the mean share of the keys, and with
 gRPC's 1,024 points 1.7 times; of a thousand 1.4 and 4.9 times (docs/understand/simulation.md). It
-takes 1 MiB, and 7 ms when replicas come and go."""
+takes 1 MiB, and 6 ms when replicas come and go."""
 _RING_HASH: Final = {
     "ring_hash_experimental": {
         "requestHashHeader": PREFIX_KEY,

@@ -38,7 +38,7 @@ STEP_S = 0.001
 
 def small_trace(num_replicas: int, seed: int, load: float = 0.7) -> list[Conversation]:
     return make_trace(
-        SMALL, TIMES, num_replicas=num_replicas, slots=4, load=load, seconds=8, seed=seed
+        SMALL, TIMES, num_replicas=num_replicas, slots=4, load=load, seconds=4, seed=seed
     )
 
 
@@ -49,9 +49,9 @@ def run(trace: list[Conversation], policy: Policy, count: int, **more: object) -
 
 @given(
     st.sampled_from(POLICIES),
-    st.integers(1, 4),
+    st.integers(1, 3),
     st.integers(0, 10**6),
-    st.lists(st.tuples(st.integers(0, 3), st.floats(0.1, 8), st.floats(0.01, 10)), max_size=4),
+    st.lists(st.tuples(st.integers(0, 2), st.floats(0.1, 8), st.floats(0.01, 10)), max_size=4),
 )
 def test_each_turn_ends_exactly_once_whatever_fails(
     policy: Policy, count: int, seed: int, outages: list[tuple[int, float, float]]
@@ -151,6 +151,16 @@ def test_what_a_failed_replica_had_is_computed_elsewhere() -> None:
     assert request.num_moves == 1
     assert request.num_computed == 200 + (200 + 18)
     assert request.first_token_at == pytest.approx(0.21)
+
+
+def test_what_waited_at_a_failed_replica_ends_once() -> None:
+    """Also when that replica is back."""
+    trace = [Conversation(n, str(n), 0, 10, 0.1 * n, (Turn(50, 90, 0.0),)) for n in range(40)]
+    policy = Policy("turns", (round_robin,))
+    ended = run(trace, policy, 2, failures=[Failure(0, 3.0, 3.5)]).ended
+
+    assert sorted(each.conversation.number for each in ended) == [*range(40)]
+    assert sum(each.num_moves for each in ended) > 4
 
 
 @pytest.mark.parametrize(
