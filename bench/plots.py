@@ -54,8 +54,8 @@ def speed_chart(results: Sequence[Result]) -> str:
 
 
 def line_chart(series: Mapping[str, Sequence[tuple[str, float]]], legend: str) -> str:
-    """Draw a line for each series, from 0 to the largest value. All have the same x, which are
-    texts at equal distances."""
+    """Draw a line for each series, from 0 to the largest value, the first one over the others. All
+    have the same x, which are texts at equal distances."""
     rows = 10
     bottom, step = TOP + ROW * (rows - 1), (WIDTH - LEFT - NAMES) / max(1, _most(series) - 1)
     maximum = max(value for points in series.values() for _, value in points)
@@ -64,7 +64,7 @@ def line_chart(series: Mapping[str, Sequence[tuple[str, float]]], legend: str) -
         y = bottom - (bottom - TOP) * share
         parts.append(_line(LEFT, y, WIDTH - NAMES, y, "#eeeeee", 1))
         parts.append(_text(LEFT - 6, y, f"{share * maximum:.3g}", anchor="end", size=10))
-    for name, colour in zip(series, COLOURS, strict=False):
+    for name, colour in reversed([*zip(series, COLOURS, strict=False)]):
         placed = [
             (LEFT + step * i, bottom - (bottom - TOP) * value / maximum)
             for i, (_, value) in enumerate(series[name])

@@ -33,9 +33,10 @@ POLICIES: Final = (
     ROUND_ROBIN,
 )
 COUNTS: Final = (2, 4, 8, 16, 64, 250, 1000)
-_MAX_SEEDS, _MIDDLE, _LARGE = 4, 16, 64
-"""Of small counts of replicas, the count where nothing else is said, and from which on the load
-lasts half as long."""
+_SECONDS: Final = {250: 60.0, 1000: 15.0}
+"""How long the load lasts, by the number of replicas, where it is less than elsewhere."""
+_MAX_SEEDS, _MIDDLE = 4, 16
+"""Of small counts of replicas, and the count where nothing else is said."""
 _FAILING_SHARE: Final = 0.25
 
 TALKS: Final = TraceShape("conversations")
@@ -90,7 +91,7 @@ def run_studies(*, max_replicas: int) -> Iterator[Row]:
     yield from _full_marks()
     yield from _spills()
     for count in counts:
-        site = GPU if count <= _LARGE else replace(GPU, seconds=GPU.seconds / 2)
+        site = replace(GPU, seconds=_SECONDS.get(count, GPU.seconds))
         rows = [_row("replicas", site, TALKS, policy, count) for policy in POLICIES]
         yield from rows
         if count >= _MIDDLE:
