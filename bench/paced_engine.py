@@ -1,41 +1,56 @@
-"""The inference service with engines whose steps take at least STEP_S seconds.
+"""The inference service with engines whose calls take at least as long as a line says.
 
-A small model then sends its tokens as slowly as a large one, so that each is a message of its own
-even if other processes are busy.
+A small model then computes as slowly as a large one, so that each token is a message of its own
+even if other processes are busy, and its scheduler decides as that of a large one does.
 
-    python -m bench.paced_engine
+    BENCH_STEP_TIMES="[CALL_S, ROW_S, TOKEN_S]" python -m bench.paced_engine
 """
 
+import json
 import os
 import sys
 import time
 from typing import Final
 
+import numpy as np
+
 from bench.paths import REPOSITORY
+from bench.step_times import StepTimes
 from inference_svc.app import serve
 from inference_svc.config import InferenceSettings
+from inference_svc.engine.batch import TokenBatch
 from inference_svc.engine_client import local_engine
 from inference_svc.engine_process import main as engine
-from inference_svc.engine_process.step_loop import StepLoop
+from inference_svc.engine_process import model_load
+from inference_svc.llama.backend import LlamaBackend
 from svc_kit.service_main import main as run_service
 
-STEP_S: Final = 0.025
+STEP_TIMES: Final = "BENCH_STEP_TIMES"
+"""The variable with the numbers of `StepTimes`."""
+DEFAULT: Final = StepTimes(0.025)
 
 
-class _PacedStepLoop(StepLoop):
-    """Steps that take at least STEP_S seconds."""
+class _PacedBackend(LlamaBackend):
+    """Calls take at least the time of their rows and tokens."""
 
-    def run_turn(self) -> None:
-        """Run a step, then wait for the rest of its time."""
-        ends_at = time.monotonic() + STEP_S
-        super().run_turn()
+    def decode(self, batch: TokenBatch) -> None:
+        """Compute a batch, then wait for the rest of its time."""
+        _, lengths = np.unique(batch.slots, return_counts=True)
+        rows = int(np.count_nonzero(lengths == 1))
+        call_s, row_s, token_s = _step_times()
+        ends_at = time.monotonic() + call_s + row_s * rows + token_s * (len(batch.slots) - rows)
+        super().decode(batch)
         time.sleep(max(0.0, ends_at - time.monotonic()))
+
+
+def _step_times() -> StepTimes:
+    return StepTimes(*json.loads(os.environ.get(STEP_TIMES, json.dumps(DEFAULT))))
 
 
 def main() -> int:
     """Run the service, or with a file descriptor as the argument one of its engine processes."""
     if len(sys.argv) > 1:
-        engine.StepLoop = _PacedStepLoop  # type: ignore[attr-defined]
+        model_load.LlamaBackend = _PacedBackend  # type: ignore[attr-defined]
         engine.main(int(sys.argv[1]))
         return 0
     local_engine._ENGINE = "bench.paced_engine"

@@ -1,12 +1,15 @@
 """Draws the charts of the report as deterministic SVG files."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from xml.sax.saxutils import escape
 
 from bench.measurement import Result
 
 WIDTH, LABELS, RIGHT, ROW, TOP, BOTTOM = 760, 300, 70, 26, 34, 12
 OWN, PEER, MISSED, LINE = "#2f6f9f", "#c9c9c9", "#b8442f", "#8a8a8a"
+COLOURS, LEFT, NAMES = (OWN, MISSED, "#7a9a3a", LINE), 50, 210
+"""Of the lines of a chart, and the widths of the space beside them for numbers and names."""
 
 
 def ratio_chart(results: Sequence[Result]) -> str:
@@ -48,6 +51,39 @@ def speed_chart(results: Sequence[Result]) -> str:
             )
             parts.append(_text(LABELS + width + 5, top + 4.5, f"{value:,.0f}", size=9))
     return _svg(parts, len(results))
+
+
+def line_chart(series: Mapping[str, Sequence[tuple[str, float]]], legend: str) -> str:
+    """Draw a line for each series, from 0 to the largest value, the first one over the others. All
+    have the same x, which are texts at equal distances."""
+    rows = 10
+    bottom, step = TOP + ROW * (rows - 1), (WIDTH - LEFT - NAMES) / max(1, _most(series) - 1)
+    maximum = max(value for points in series.values() for _, value in points)
+    parts = [_text(LEFT, 16, legend, colour=LINE, size=11)]
+    for share in (0, 0.5, 1):
+        y = bottom - (bottom - TOP) * share
+        parts.append(_line(LEFT, y, WIDTH - NAMES, y, "#eeeeee", 1))
+        parts.append(_text(LEFT - 6, y, f"{share * maximum:.3g}", anchor="end", size=10))
+    for name, colour in reversed([*zip(series, COLOURS, strict=False)]):
+        placed = [
+            (LEFT + step * i, bottom - (bottom - TOP) * value / maximum)
+            for i, (_, value) in enumerate(series[name])
+        ]
+        for (x1, y1), (x2, y2) in pairwise(placed):
+            parts.append(_line(x1, y1, x2, y2, colour, 2))
+        parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}"/>' for x, y in placed]
+        y = TOP + 18 * [*series].index(name)
+        parts.append(_text(WIDTH - NAMES + 20, y, name, colour=colour))
+    longest = max(series.values(), key=len)
+    parts += [
+        _text(LEFT + step * i, bottom + 16, label, anchor="middle", size=10)
+        for i, (label, _) in enumerate(longest)
+    ]
+    return _svg(parts, rows)
+
+
+def _most(series: Mapping[str, Sequence[tuple[str, float]]]) -> int:
+    return max(map(len, series.values()))
 
 
 def _peers(results: Sequence[Result]) -> str:

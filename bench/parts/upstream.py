@@ -20,7 +20,7 @@ from bench.measurement import (
     median,
     values_by_round,
 )
-from bench.paced_engine import STEP_S
+from bench.paced_engine import DEFAULT
 from bench.parts import tokens
 from bench.paths import BUNDLED_MODEL
 from bench.servers import MODEL_NAME, NEW_PROMPTS, EngineShape, Server
@@ -91,7 +91,7 @@ def _adapter_costs(stage: Stage, rounds: int) -> Iterator[Measurement]:
         own = stage.corral(shape, tokens.SETTINGS, inference="bench.paced_engine")
         systems = {
             (FULL_SPEED, CORRAL): over_stand_in(0.0),
-            (PACED, CORRAL): over_stand_in(STEP_S),
+            (PACED, CORRAL): over_stand_in(DEFAULT.call_s),
             (PACED, OWN_ENGINE): stack.enter_context(own),
         }
         for number in range(rounds):

@@ -205,7 +205,8 @@ class EngineClient:
     @property
     def is_full(self) -> bool:
         """Whether as many sequences wait as run at once. Then a new one would take about twice as
-        long, more than a shared prefix usually saves."""
+        long, more than a shared prefix usually saves. A lower mark moves away what is cached, and
+        computing it again fills other replicas (docs/understand/simulation.md)."""
         return len(self.sequences.live) >= 2 * max(1, self.sequences.slots)
 
     def submit(

@@ -32,7 +32,18 @@ _KEEPALIVE: Final = (
 )
 """Servers accept a ping every 10 s. A replica that hangs is noticed within half a minute."""
 _HEALTH_CHECK: Final = {"serviceName": "corral.inference.v1.InferenceService"}
-_RING_HASH: Final = {"ring_hash_experimental": {"requestHashHeader": PREFIX_KEY}}
+RING_SIZE: Final = 65_536
+"""Points of the ring. Of 64 replicas the largest has 1.1 times the mean share of the keys, and with
+gRPC's 1,024 points 1.7 times; of a thousand 1.4 and 4.9 times (docs/understand/simulation.md). It
+takes 1 MiB, and 6 ms when replicas come and go."""
+_RING_HASH: Final = {
+    "ring_hash_experimental": {
+        "requestHashHeader": PREFIX_KEY,
+        "minRingSize": RING_SIZE,
+        "maxRingSize": RING_SIZE,
+    }
+}
+_RING_CAP: Final = ("grpc.lb.ring_hash.ring_size_cap", RING_SIZE)
 _BY_LOAD: Final = {
     "weighted_round_robin": {
         "enableOobLoadReport": True,
@@ -67,7 +78,7 @@ def open_replica_channel(
     open_one = partial(open_channel, token=token, tls=_replicas_tls(replicas, tls))
     fan_out = FanOut(replicas, partial(open_one, options=once))
     if balancer is None:
-        home = open_one(replicas, options=[*once, _service_config(_RING_HASH)])
+        home = open_one(replicas, options=[*once, _RING_CAP, _service_config(_RING_HASH)])
         spread = open_one(replicas, options=[*options, _service_config(_BY_LOAD, RETRIES)])
     else:
         home = open_channel(balancer, token=token, tls=tls, options=once)
