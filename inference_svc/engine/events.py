@@ -1,7 +1,7 @@
 """Events of the engine. Each decode call sends a list of them, in order, to the frontend."""
 
 import enum
-from array import array
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -78,7 +78,7 @@ class Divergence(NamedTuple):
 
     token_index: int
     num_lost: int
-    cached: "array[int]"
+    cached: Sequence[int]
 
 
 class DivergenceText(NamedTuple):

@@ -28,9 +28,11 @@ def answers(tab: Tab) -> Locator:
 
 
 async def ask(tab: Tab, text: str) -> None:
-    """Send a message with the keyboard, as a user does."""
-    await tab.page.get_by_role("textbox", name="Message", exact=True).fill(text)
+    """Send a message with the keyboard, as a user does, and wait until it is shown."""
+    box = tab.page.get_by_role("textbox", name="Message", exact=True)
+    await box.fill(text)
     await tab.page.keyboard.press("Enter")
+    await expect(box).to_have_value("")
 
 
 async def ask_and_wait(tab: Tab, text: str) -> None:
