@@ -45,9 +45,9 @@ export function KeysView() {
   if (keys.error) return html`<${ErrorBox} error=${keys.error} />`;
   return html`<div class="panels">
     <details class="panel"><summary>New key</summary>
-      <${Form} label="New key" submit="Create" onSubmit=${create}>
+      <${Form} label="New key" submit="Create" isLoading=${!projects.data && !projects.error} onSubmit=${create}>
         <${Field} label="Name" name="name" maxlength="255" required />
-        <${Field} label="Project"><select name="project">${names.map(each => html`<option>${each}</option>`)}</select><//>
+        <${Field} label="Project" hint=${projects.error?.message}><select name="project">${names.map(each => html`<option>${each}</option>`)}</select><//>
         <fieldset class="choices"><legend>Scopes</legend>${SCOPES.map(([scope, text]) => html`<div>
           <label><input type="checkbox" name=${`scope-${scope}`} defaultChecked=${scope === "inference"} aria-describedby=${`about-${scope}`} /> ${scope}</label>
           <small id=${`about-${scope}`}>${text}</small></div>`)}</fieldset>

@@ -70,7 +70,7 @@ function Thread({ id }) {
     ${isWaiting && html`<${ToolOutputs} run=${live.run} submit=${outputs => follow("POST", `${path}/runs/${live.run.id}/submit_tool_outputs`, { tool_outputs: outputs, stream: true })} />`}
     <div class="card narrow"><${Form} label="Run" submit="Add and run" isLoading=${!assistants.data && !assistants.error} onSubmit=${send}>
       <${Field} label="Message"><textarea name="text" rows="2" /><//>
-      <${Field} label="Assistant" hint=${assistants.data?.length === 0 ? "Create an assistant first." : ""}><select name="assistant" required>
+      <${Field} label="Assistant" hint=${assistants.data?.length === 0 ? "Create an assistant first." : assistants.error?.message}><select name="assistant" required>
         ${assistants.data?.map(each => html`<option value=${each.id}>${each.name ?? each.id}</option>`)}</select><//><//></div>
     <h2>Runs</h2>
     <${Table} caption="Runs" ...${runs} columns=${[

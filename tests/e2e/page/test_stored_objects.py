@@ -212,23 +212,32 @@ async def test_a_conversation_that_is_left_is_followed_no_more(tab: Tab, server:
     assert (await ended.value).url == f"{server.api}/responses"
 
 
-async def test_a_form_waits_for_the_models(tab: Tab, server: Corral) -> None:
-    """Until then it cannot name one; if they cannot be read, it says why."""
+@pytest.mark.parametrize(
+    ("view", "name", "submit", "pattern", "label"),
+    [
+        ("responses", "New response", "Start in the background", "**/v1/models", "Model"),
+        ("keys", "New key", "Create", "**/admin/projects*", "Project"),
+    ],
+)
+async def test_a_form_waits_for_what_it_offers(
+    tab: Tab, view: str, name: str, submit: str, pattern: str, label: str
+) -> None:
+    """Until then nothing, or something else, would be chosen; if it cannot be read, it says why."""
     asked: asyncio.Queue[Route] = asyncio.Queue()
-    await tab.page.route("**/v1/models", asked.put)
-    await tab.go("responses")
-    form = await open_form(tab.page, "New response")
-    send = form.get_by_role("button", name="Start in the background")
+    await tab.page.route(pattern, asked.put)
+    await tab.go(view)
+    form = await open_form(tab.page, name)
+    send = form.get_by_role("button", name=submit)
     route = await asked.get()
     await expect(send).to_be_disabled()
     await route.continue_()
     await expect(send).to_be_enabled()
-    await expect(form.get_by_label("Model")).to_have_value(re.compile("."))
+    await expect(form.get_by_label(label)).to_have_value(re.compile("."))
 
     tab.allowed = ("Failed to load resource",)
     await tab.page.reload()
     await (await asked.get()).fulfill(status=503, json={"error": {"message": "It is away."}})
-    form = await open_form(tab.page, "New response")
+    form = await open_form(tab.page, name)
     await expect(form.get_by_text("It is away.")).to_be_visible()
 
 
