@@ -2,13 +2,14 @@
 
 const RATE = 16_000;
 const HEADER_BYTES = 44;
+const PIECE_MS = 100;
 
 /** Whether the browser lets this page record: only over HTTPS or on loopback. */
 export const canRecord = Boolean(navigator.mediaDevices?.getUserMedia && window.MediaRecorder);
 
 /**
- * Begin to record; returns a function that ends it and returns the file, null if `leaving` was aborted before the user has
- * answered. The abort ends the recording. Throws an Error if there is no microphone, or the user refuses.
+ * Begin to record. Once there is sound, returns a function that ends it and returns the file; null if `leaving` was aborted
+ * before. The abort ends the recording. Throws an Error if there is no microphone, it gives no sound, or the user refuses.
  * @param {AbortSignal} leaving
  */
 export async function startRecording(leaving) {
@@ -22,9 +23,17 @@ export async function startRecording(leaving) {
   }
   const recorder = new MediaRecorder(stream);
   const pieces = [];
-  recorder.ondataavailable = ({ data }) => pieces.push(data);
   const ended = new Promise(resolve => { recorder.onstop = resolve; });
-  recorder.start();
+  const begun = new Promise(resolve => {
+    recorder.ondataavailable = ({ data }) => {
+      if (data.size) pieces.push(data);
+      if (pieces.length) resolve();
+    };
+  });
+  recorder.start(PIECE_MS);
+  await Promise.race([begun, ended]); // what ends before cannot be decoded
+  if (leaving.aborted) return null;
+  if (!pieces.length) throw new Error("The microphone gives no sound.");
   return async () => {
     recorder.stop();
     release();
