@@ -49,7 +49,7 @@ _CHECK_CHARACTERS = 50  # how many take as long as the compilation of an empty p
 _UNENFORCED = re.compile(r'(?<=")[\w$]+(?=")|\boneOf\b')
 """The keywords that llguidance's warnings name."""
 _REGEX_ERROR = re.compile(r"regex parse error:.*?^error: [^\n]*", re.DOTALL | re.MULTILINE)
-"""What llguidance says of a regular expression, before it repeats the grammar made of that."""
+"""The error of a regular expression in a message of llguidance, which then repeats the grammar."""
 _OUTER_REFERENCE = re.compile(r'"\$ref": "(#/(?!\$defs/|definitions/)[^"]*)"')
 
 

@@ -3,6 +3,7 @@ oracle."""
 
 import json
 import re
+import warnings
 from collections.abc import Callable
 
 import pytest
@@ -100,6 +101,24 @@ def test_a_pattern_with_anchors_is_exact_or_refused(
         is_match = expression.search(text) is not None
         assert accepts(str(compiled["grammar"]), written(text)) == is_match
     assert "grammar" in compiled or "regex" in compiled["problem"]
+
+
+@timeout(60)
+@settings(max_examples=examples(200), deadline=None)
+@given(st.text(r"\[]()^-ab", min_size=1, max_size=6))
+@example("a\\")
+@example("[a\\")
+def test_a_text_that_is_no_regex_is_refused(pattern: str) -> None:
+    """As a format of its own, too."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what may be a set operation some day
+        try:
+            re.compile(pattern)
+        except re.error:
+            form = OutputFormat(OutputFormatKind.REGEX, pattern, "format")
+            schema = {"type": "string", "pattern": pattern}
+            for spec in (OutputSpec(form, None, None), in_json(schema), in_tags(schema)):
+                assert "grammar" not in compile_spec(spec)
 
 
 def _compile(schema: object) -> str:
