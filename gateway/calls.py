@@ -152,8 +152,8 @@ def _log_usage(last: Any) -> None:
                 completion_tokens=usage.completion_tokens,
             )
             if usage.HasField("divergence"):
-                left = usage.divergence
-                add_call_fields(cache_left_at=left.token_index, cache_left_in=left.field)
+                found = usage.divergence
+                add_call_fields(divergence_token=found.token_index, divergence_field=found.field)
             if timings.HasField("first_token"):  # else no choice was started
                 add_call_fields(
                     queue_s=round(timings.queue.ToTimedelta().total_seconds(), 4),

@@ -13,7 +13,7 @@ from corral_cli.output import format_table
 
 _MODELS: Final = ("MODEL", "STATE", "RUNNING", "WAITING", "KV", "OUT/S", "PROMPT/S", "REUSED")
 _REQUESTS: Final = (
-    *("REQUEST", "PROJECT", "MODEL", "PRIORITY", "STATE", "LEFT CACHE IN"),
+    *("REQUEST", "PROJECT", "MODEL", "PRIORITY", "STATE", "DIVERGES IN"),
     *("AGE", "PROMPT", "REUSED", "OUT"),
 )
 _REPLICAS: Final = ("REPLICA", "RUNNING", "WAITING", "KV")
@@ -109,7 +109,7 @@ def _request(request: load_pb2.LiveRequest) -> dict[str, Any]:
         "age_s": round(_seconds(request.age), 1),
         "prompt_tokens": request.prompt_tokens,
         "cached_tokens": request.cached_tokens if request.HasField("cached_tokens") else None,
-        "left_cache": _divergence(request.divergence) if request.HasField("divergence") else None,
+        "divergence": _divergence(request.divergence) if request.HasField("divergence") else None,
         "replica": request.replica,
         "output_tokens": sum(choice.completion_tokens for choice in request.choices),
     }
@@ -195,7 +195,7 @@ def _request_row(request: dict[str, Any]) -> tuple[str, ...]:
         request["model"],
         request["priority"],
         _format_state(request),
-        _format_left(request["left_cache"]),
+        _format_divergence(request["divergence"]),
         f"{request['age_s']:.1f} s",
         f"{request['prompt_tokens']:,}",
         "" if request["cached_tokens"] is None else f"{request['cached_tokens']:,}",
@@ -210,7 +210,7 @@ def _format_state(request: dict[str, Any]) -> str:
     return f"prefill {min(1.0, computed / prompt):.0%}"
 
 
-def _format_left(left: dict[str, Any] | None) -> str:
-    if left is None:
+def _format_divergence(found: dict[str, Any] | None) -> str:
+    if found is None:
         return ""
-    return left["field"] or f"token {left['token_index']:,}"
+    return found["field"] or f"token {found['token_index']:,}"

@@ -94,7 +94,7 @@ class DivergenceText(NamedTuple):
 
 class Started(NamedTuple):
     """A slot was allocated after `queue_s` seconds; `cached_tokens` of the prompt are reused.
-    `divergence` is where it leaves what is cached, None if it continues that."""
+    `divergence` is where the prompt differs from what is cached, None if it continues that."""
 
     sequence_id: int
     slot: int

@@ -24,7 +24,7 @@ class Slot:
     kept_for: str = ""
     """The owner for whom the cells are archived; empty if none."""
     project: str = ""
-    """The project of the last sequence, which may be told how its prompts differ."""
+    """The project of the last sequence: only its own prompts are compared with these tokens."""
     num_archived: int = 0
     """How many of its first tokens are on disk, as far as that was looked up."""
 

@@ -49,7 +49,7 @@ class OutputStream:
         self.request_id = request_id
         self.sequence_ids = sequence_ids
         self.divergence: DivergenceText | None = None
-        """Where its prompt leaves what is cached, once its reader has found that."""
+        """Where its prompt differs from what is cached, once its reader has found that."""
         self._limits = limits
         self._set_paused = set_paused
         self._cancel = cancel

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from corral.inference.v1 import inference_service_pb2 as pb
 
 from inference_svc.chat.conversation import Conversation, ConversationLimits
-from inference_svc.chat.divergences import ConversationText, PromptText
+from inference_svc.chat.divergence_text import ConversationText, PromptText
 from inference_svc.chat.reasoning_support import check_thinking, ignored_options
 from inference_svc.chat.templates import ChatTemplates, RenderedPrompt
 from inference_svc.chat.tokenization import TextToTokenize

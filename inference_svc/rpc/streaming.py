@@ -16,7 +16,7 @@ from corral.inference.v1 import generation_pb2 as pb
 from corral.inference.v1 import inference_service_pb2 as service_pb
 from google.protobuf.duration_pb2 import Duration
 
-from inference_svc.chat.divergences import PromptText
+from inference_svc.chat.divergence_text import PromptText
 from inference_svc.engine import events
 from inference_svc.engine.media import MediaKind
 from inference_svc.engine.request import SequenceRequest
@@ -40,7 +40,7 @@ _DIVERGENCE: Final = MessageMapper(
     renamed={"num_lost": "lost_tokens", "cached": "cached_text", "prompt": "prompt_text"},
 )
 _MAX_DESCRIBING_S: Final = 1.0
-"""How long the last event waits for the text with which the prompt leaves the cache."""
+"""How long the last event waits for the description of the first difference from the cache."""
 _CLOCK_TICK_S = 1e-6  # tokens of the same step have the same time
 ResponseT = TypeVar("ResponseT", service_pb.GenerateResponse, service_pb.ChatResponse)
 
@@ -49,7 +49,7 @@ ResponseT = TypeVar("ResponseT", service_pb.GenerateResponse, service_pb.ChatRes
 class AcceptedRequest:
     """A submitted request: its choices, its stream, and the values of the first event.
     `prompt_token_ids`: send the tokens of the prompt. `interval_s`: send those of this time
-    together. `text` tells where the prompt leaves the cache; None if nobody is told."""
+    together. `text` describes where the prompt differs from what is cached; None: not reported."""
 
     requests: Sequence[SequenceRequest]
     stream: OutputStream
@@ -134,8 +134,8 @@ class UsageCounts:
         return Counts(1, usage.prompt_tokens, usage.cached_tokens, num_tokens)
 
     def log_fields(self) -> Mapping[str, float | str]:
-        """The tokens so far, where the prompt left the cache, and the durations of the first choice
-        once it has finished."""
+        """The tokens so far, where the prompt differs from what is cached, and the durations of the
+        first choice once it has finished."""
         used = self.used()
         fields: dict[str, float | str] = {
             "prompt_tokens": used.prompt_tokens,
@@ -144,7 +144,7 @@ class UsageCounts:
         }
         if self._usage.HasField("divergence"):
             found = self._usage.divergence
-            fields |= {"cache_left_at": found.token_index, "cache_left_in": found.field}
+            fields |= {"divergence_token": found.token_index, "divergence_field": found.field}
         if self._timed is not None:
             queue_s, prefill_s, decode_s = self._timed
             fields |= {
@@ -225,7 +225,7 @@ class TextTurn(Turn[service_pb.GenerateResponse]):
 
 
 class _Description:
-    """Finds, beside the generation, the text with which a prompt leaves the cache, for the usage
+    """Describes, beside the generation, where a prompt differs from what is cached, for the usage
     and the list of requests."""
 
     def __init__(self, accepted: AcceptedRequest, usage: UsageCounts) -> None:
@@ -234,7 +234,7 @@ class _Description:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start it once it is known that the prompt leaves the cache."""
+        """Start it once it is known that the prompt differs."""
         divergence, text = self._usage.divergence, self._accepted.text
         if self._task is None and divergence is not None and text is not None:
             self._task = asyncio.create_task(self._describe(divergence, text))

@@ -56,6 +56,7 @@ class GenerationProgress:
         self._num_delivered = 0
         self._num_prompt_tokens = 0
         self._num_repeated = 0  # prompt tokens that this attempt sends again
+        self._is_restarted = False
         if not self.obstacle:
             self._request = deepcopy(request)
             self._request.options.output.token_ids = True
@@ -98,14 +99,16 @@ class GenerationProgress:
         if kind == "accepted":
             return self._accept(message)
         if kind == "started":
-            is_first = self._started is None
+            self._is_restarted = self._started is not None
             self._started = self._started or message.started
-            return (message,) if is_first else ()
+            return () if self._is_restarted else (message,)
         if kind == "prompt_tokens":
             return self._prompt_tokens(message)
         if kind == "done" and self._started is not None:
             message.done.usage.cached_tokens = self._started.cached_tokens
             message.done.usage.cache_source = self._started.cache_source
+            if self._is_restarted:  # it is of the last replica, which has cached other prompts
+                message.done.usage.ClearField("divergence")
         return (message,)
 
     def _accept(self, message: Any) -> Sequence[Any]:

@@ -1,5 +1,5 @@
-"""Where a prompt leaves what is cached: told to the project that sent both, in usage, in the list
-of requests, after a restart; and a header that changes in each turn of a session.
+"""Where a prompt differs from what is cached: told to the project that sent both, in usage, in the
+list of requests, in logs, after a restart; and a header that changes in each turn of a session.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from corral_cli.up.children import ensure_token
 from svc_kit.auth.authenticator import ServiceToken
 from tests.support.archives import Caller
 from tests.support.rpc import Answer, connect, gather, make_chat, user
-from tests.support.services import MODEL, run_inference
+from tests.support.services import MODEL, Corral, run_inference
 
 pytestmark = pytest.mark.e2e
 
@@ -133,6 +133,20 @@ async def test_a_header_that_changes_each_turn_costs_nothing(http: httpx.AsyncCl
 
     assert max(lacks[1:]) < 8  # the empty thought after which the model answers is not sent back
     assert sent > 800
+
+
+async def test_logs_have_the_field_that_changed(server: Corral, http: httpx.AsyncClient) -> None:
+    """The line of the gateway, and that of the inference service."""
+    mark = server.program.bookmark()
+    for rules in (RULES, with_rule(30, "Rule 30 is to write.")):
+        system = {"role": "system", "content": "\n".join(rules)}
+        messages = [system, {"role": "user", "content": "Hello!"}]
+        body = {"model": MODEL, "messages": messages, "max_tokens": 4}
+        (await http.post("/v1/chat/completions", json=body)).raise_for_status()
+
+    for message in ("request", "call ended"):
+        field = {"divergence_field": "messages[0].content"}
+        await server.program.line(f"^{message}$", after=mark, **field)
 
 
 async def test_lines_that_no_setting_names_stay(folder: Path) -> None:

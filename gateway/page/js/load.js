@@ -78,7 +78,7 @@ export function LoadView() {
       ["Slot", row => row.choices.map(choice => choice.slot ?? "–").join(", "), true],
       ["Prompt", row => promptText(row), true],
       ["Reused", row => row.cached_tokens === undefined ? "–" : formatNumber(row.cached_tokens), true],
-      ["Left cache in", row => row.divergence ? html`<code>${row.divergence.field || `token ${row.divergence.token_index}`}</code>` : ""],
+      ["Diverges in", row => row.divergence ? html`<code>${row.divergence.field || `token ${row.divergence.token_index}`}</code>` : ""],
       ["Generated", row => formatNumber(row.choices.reduce((sum, choice) => sum + choice.completion_tokens, 0)), true],
       ["Age", row => `${parseFloat(row.age).toFixed(1)} s`, true],
       ["", row => html`<${Action} class="danger" confirm="Abort this request?" run=${async () => { await post("admin/requests/abort", { request_ids: [row.id] }); await reload(); }}>Abort<//>`],

@@ -87,7 +87,8 @@ class SlotAllocator:
         return best if best.tokens >= MIN_REUSED_TOKENS else NO_PREFIX
 
     def find_divergence(self, sequence: Sequence) -> Divergence | None:
-        """Where the prompt leaves what is cached for its project. Call it before `allocate`."""
+        """Where the prompt differs from what is cached for its project. Call it before
+        `allocate`."""
         return find_divergence(
             sequence.request, chain(self._table.slots, self._prefix_cache.entries)
         )

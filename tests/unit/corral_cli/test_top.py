@@ -84,20 +84,20 @@ def test_the_screen_is_a_line_a_model_and_a_line_a_request() -> None:
         "demo   ready          1/4        1  25% of 2,000   50.0     100.0     75%",
         "large  available",
         "",
-        "REQUEST  PROJECT  MODEL  PRIORITY  STATE   LEFT CACHE IN    AGE  PROMPT  REUSED  OUT",
-        "req_1    blue     demo   batch     decode  tools[3]       3.0 s   1,200      96   30",
+        "REQUEST  PROJECT  MODEL  PRIORITY  STATE   DIVERGES IN    AGE  PROMPT  REUSED  OUT",
+        "req_1    blue     demo   batch     decode  tools[3]     3.0 s   1,200      96   30",
     ]
 
 
 @pytest.mark.parametrize(
-    ("divergence", "left", "shown"),
+    ("divergence", "values", "shown"),
     [
         (None, None, ""),
         (CacheDivergence(token_index=1096, lost_tokens=300), (1096, 300, ""), "token 1,096"),
     ],
 )
-def test_a_request_says_where_it_left_the_cache(
-    divergence: CacheDivergence | None, left: tuple[int, int, str] | None, shown: str
+def test_a_request_says_where_its_prompt_diverges(
+    divergence: CacheDivergence | None, values: tuple[int, int, str] | None, shown: str
 ) -> None:
     """By its token where the field is not known; a request that waits has not started yet."""
     sample = make_sample(2.0, 0, 0, 0)
@@ -106,7 +106,7 @@ def test_a_request_says_where_it_left_the_cache(
     (written,) = found["requests"]
 
     assert written["cached_tokens"] is None
-    assert (written["left_cache"] and tuple(written["left_cache"].values())) == left
+    assert (written["divergence"] and tuple(written["divergence"].values())) == values
     assert shown in lines(found, "host")[-1]
 
 

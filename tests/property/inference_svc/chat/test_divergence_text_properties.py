@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from inference_svc.chat.conversation import Conversation, Message, TextPart, ToolCall, ToolSpec
-from inference_svc.chat.divergences import ConversationText
+from inference_svc.chat.divergence_text import ConversationText
 from inference_svc.chat.templates import ChatTemplates, ModelTemplate
 from inference_svc.chat.tokenization import PromptTokenizer
 from inference_svc.engine.events import DivergenceText
@@ -114,7 +114,7 @@ def changes(draw: st.DrawFn) -> tuple[Conversation, Conversation, str]:
 async def describe(
     cached: Conversation, sent: Conversation, template: ModelTemplate, vocabulary: Vocabulary
 ) -> DivergenceText | None:
-    """Render both, and describe where the second prompt leaves the first one."""
+    """Render both, and describe where the second prompt differs from the first one."""
     jobs = InlineJobs()
     templates = ChatTemplates(jobs)
     tokenizer = PromptTokenizer(vocabulary, jobs, BUNDLED_PATH, 1 << 20)

@@ -8,7 +8,7 @@ import pytest
 from corral.inference.v1 import generation_pb2 as pb
 from corral.inference.v1 import inference_service_pb2 as service_pb
 
-from inference_svc.chat.divergences import PromptText
+from inference_svc.chat.divergence_text import PromptText
 from inference_svc.chat.parsers.formats import ReasoningFormat, ToolCallFormat, TurnFormat
 from inference_svc.chat.parsers.parser import TurnParser
 from inference_svc.engine import events
@@ -156,10 +156,10 @@ class StuckText(PromptText):
 
 
 LEFT = events.Divergence(1, 300, array("i", map(ord, "Bye")))
-"""Where a prompt leaves the cached text "ABye"; also its second token begins with B."""
+"""Where a prompt differs from the cached text "ABye"; also its second token begins with B."""
 
 
-async def test_the_text_with_which_a_prompt_leaves_the_cache_is_in_the_usage() -> None:
+async def test_the_text_where_a_prompt_differs_from_the_cached_one_is_in_the_usage() -> None:
     """What is common in the first token is not shown; media have no text."""
     generation = FakeGeneration()
     text = PromptText(CharacterVocabulary())

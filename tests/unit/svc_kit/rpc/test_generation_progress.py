@@ -62,7 +62,8 @@ def attempt(request: pb.ChatRequest) -> list[pb.ChatResponse]:
     for index in (0, 1):
         last = {"index": index, "content": "!", "logprobs": held[index]}
         events += [{"delta": last}, {"finished": {"index": index}}]
-    events.append({"done": {"usage": {"cached_tokens": 9 if resumed else 3}}})
+    elsewhere = {"cached_tokens": 9, "divergence": {"token_index": 9}}
+    events.append({"done": {"usage": elsewhere if resumed else {"cached_tokens": 3}}})
     return [pb.ChatResponse(sequence_number=i, **event) for i, event in enumerate(events)]
 
 
@@ -116,7 +117,8 @@ def test_an_answer_that_was_cut_equals_the_undisturbed_one(cut: int, second_cut:
     assert [each.sequence_number for each in delivered] == list(range(len(delivered)))
     assert [kinds.count(kind) for kind in ("accepted", "started", "done")] == [1, 1, 1]
     assert kinds.count("finished") == 2
-    assert next(x for x in delivered if x.HasField("done")).done.usage.cached_tokens == 3
+    (usage,) = [each.done.usage for each in delivered if each.HasField("done")]
+    assert (usage.cached_tokens, usage.HasField("divergence")) == (3, False)
 
 
 def test_the_ids_of_an_earlier_attempt_are_kept() -> None:

@@ -65,6 +65,7 @@ def test_a_prompt_that_lost_its_slot_is_compared_too() -> None:
         pytest.param(CACHED[:-50], id="it is shorter"),
         pytest.param([*HEAD, 2, *TAIL[:-2]], id="little is lost"),
         pytest.param([9, *CACHED], id="nothing is common, but all is lost"),
+        pytest.param([*HEAD, *TAIL[::-1], 2], id="another conversation begins alike"),
     ],
 )
 def test_little_or_nothing_that_is_lost_is_not_told(prompt: list[int]) -> None:

@@ -1,5 +1,5 @@
-"""Says where a prompt leaves what is cached in the words of its request: the field, and the texts
-that are cached and sent from there on.
+"""Describes the first difference between a prompt and the cached one that is nearest to it: the
+field of the request that has changed, and both texts from there on.
 """
 
 from array import array
@@ -31,7 +31,7 @@ class PromptText:
     vocabulary: Detokenizing
 
     async def describe(self, divergence: Divergence, tokens: "array[int]") -> DivergenceText:
-        """Describe where a prompt of these `tokens` leaves the cache."""
+        """Describe where a prompt of these `tokens` differs from what is cached."""
         index, num_lost, cached = divergence
         texts = [
             self.vocabulary.detokenize([token for token in each if token >= 0], special=True)
