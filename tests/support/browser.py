@@ -88,7 +88,7 @@ class Tab:
 
     def _check_message(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning") and not message.text.startswith(self.allowed):
-            self.problems.append(f"console: {message.text}")
+            self.problems.append(f"console: {message.text} ({message.location['url']})")
 
     def _check_host(self, request: Request) -> None:
         if not request.url.startswith((f"{self.url}/", "data:", "blob:")):
