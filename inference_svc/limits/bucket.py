@@ -35,6 +35,8 @@ _AHEAD_S: Final = 2.0
 _RENEWAL_S: Final = 5.0
 """A third of the lease."""
 _SLOT_RETRY_S: Final = 1.0
+_REFUSAL_S: Final = 0.2
+"""A share that was refused is not asked for again within this time."""
 
 
 class BucketKey(NamedTuple):
@@ -58,6 +60,8 @@ class Bucket:
         """Reserved by running requests; of a rate, the part that is not used yet."""
         self.unreported = 0
         """Of a budget: used, but not reported as usage."""
+        self.waiting = 0
+        """What requests wait for."""
         self.remaining = 0
         """What control had left when it was last asked, and what was given back since; while the
         process serves alone, the parts of the others."""
@@ -137,9 +141,16 @@ class Bucket:
             return True
         return bool(self.held or self.available) and now - self.answered_at > _RENEWAL_S
 
+    def may_obtain(self, need: int, now: float) -> bool:
+        """Whether the share has too little, and control may have enough."""
+        refused, refused_at = self.refused
+        was_refused = refused and need >= refused and now - refused_at < _REFUSAL_S
+        return self.available < need <= self.limit.amount and not was_refused
+
     def ask(self, required: int, now: float, *, returns: bool) -> pb.LimitShareRequest:
-        """Ask for a share. `returns`: give back what is more than the predicted demand."""
-        target = self._demand(now)
+        """Ask for a share that has `required`. `returns`: give back what is more than the predicted
+        demand, and than other requests wait for."""
+        target = max(self._demand(now), self.waiting - required)
         returned = 0
         if returns and not required and self.available > 2 * target:
             returned = self.available - target

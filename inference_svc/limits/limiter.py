@@ -18,6 +18,7 @@ from corral.control.v1.usage_service_pb2 import ReportUsageRequest
 from corral.inference.v1.generation_pb2 import RateLimitStatus
 
 from inference_svc.limits.bucket import Bucket, BucketKey, Reservation
+from inference_svc.limits.output_means import OutputMeans
 from inference_svc.usage import Counts, Send, UsageKey
 from svc_kit.errors import DomainError, UpstreamUnavailable
 from svc_kit.logs import OutageLevel
@@ -29,8 +30,6 @@ _IDLE_S: Final = 60.0
 """An unused bucket is forgotten after this time or `grace_s`, but not while control is away."""
 _REFRESH_S: Final = 5.0
 """New limits are noticed after this time, or sooner."""
-_REFUSAL_S: Final = 0.2
-"""A share that was refused is not asked for again within this time."""
 _RETRY_S: Final = 1.0
 """While control is away, requests do not call it more often."""
 _PATIENCE_S: Final = 1.0
@@ -40,8 +39,6 @@ _MAX_SHARES: Final = 1000
 """Maximum per call, set by the control service."""
 _CHARGE_TOKENS: Final = 16
 """Output tokens of a request that are charged together while it runs."""
-_FIRST_MEAN: Final = 256
-"""Expected output, in tokens, of a model that has not answered yet."""
 
 Lease = Callable[[pb.LeaseLimitsRequest], Awaitable[pb.LeaseLimitsResponse]]
 """Calls the control service. Raises a `DomainError`."""
@@ -162,24 +159,6 @@ async def admit_all(key: UsageKey, need: Need, *, is_check: bool = False) -> Lim
     return LimitReservation(need.prompt_tokens)
 
 
-class OutputMeans:
-    """The mean output of each model, in tokens, with more weight on recent requests."""
-
-    def __init__(self) -> None:
-        self._means: dict[str, float] = {}
-
-    def expect(self, model: str, max_tokens: int) -> int:
-        """The probable output of a choice with this limit."""
-        return min(max_tokens, round(self._means.get(model, _FIRST_MEAN)))
-
-    def add(self, model: str, num_tokens: float) -> None:
-        """Add the output of a choice; inputs of embeddings have none."""
-        if not num_tokens:
-            return
-        mean = self._means.get(model, _FIRST_MEAN)
-        self._means[model] = mean + (num_tokens - mean) / 16
-
-
 class Limiter:
     """Admits requests, and leases shares from the control service."""
 
@@ -246,7 +225,7 @@ class Limiter:
             each: amount for each, amount in needs.items() if is_late or amount > each.available
         }
         if short:
-            await self._obtain(short)
+            await self._obtain(needs, short)
             if self._limits is not known:  # a limit may have been deleted meanwhile
                 return await self.admit(key, need, is_check=is_check)
         return LimitReservation(
@@ -328,8 +307,22 @@ class Limiter:
             _log.info("beyond a limit in shadow mode: %s", refusal, extra={"fields": fields})
         return taken
 
-    async def _obtain(self, needs: Mapping[Bucket, int]) -> None:
-        """Ask for shares that requests wait for. Raises UpstreamUnavailable."""
+    async def _obtain(self, needs: Mapping[Bucket, int], short: Mapping[Bucket, int]) -> None:
+        """Ask for shares until they are there, or control has no more: what it grants to one
+        request may be reserved by another first. `short`: the needs for which a share has too
+        little. Raises UpstreamUnavailable."""
+        for bucket, need in needs.items():
+            bucket.waiting += need
+        try:
+            while short and await self._ask_in_time(short):
+                short = self._askable(needs)
+        finally:
+            for bucket, need in needs.items():
+                bucket.waiting -= need
+
+    async def _ask_in_time(self, needs: Mapping[Bucket, int]) -> bool:
+        """Ask for shares. False if control is away, and the process serves alone. Raises
+        UpstreamUnavailable."""
         has_answer = True
         if self._may_call():
             asking = asyncio.create_task(self._ask(needs))
@@ -340,16 +333,16 @@ class Limiter:
             if has_answer := asking.done():
                 asking.result()
         if has_answer and not self._is_away():
-            return
+            return True
         now, is_late = self._clock(), self._is_late()
         for bucket in needs:
             if (is_late or not bucket.serve_alone(now)) and bucket.is_enforced:
                 raise UpstreamUnavailable(service="control")
+        return False
 
     async def _ask(self, needs: Mapping[Bucket, int]) -> None:
         async with self._lock:
-            now = self._clock()
-            short = {each: need for each, need in needs.items() if self._can_ask(each, need, now)}
+            short = self._askable(needs)
             if short and self._may_call():
                 await self._call(short)
 
@@ -369,11 +362,9 @@ class Limiter:
         """Whether control has not answered for `grace_s`."""
         return self._refreshed_at is None or self._clock() - self._refreshed_at >= self._grace_s
 
-    def _can_ask(self, bucket: Bucket, need: int, now: float) -> bool:
-        """Whether the share still has too little, and control may have enough."""
-        refused, refused_at = bucket.refused
-        was_refused = refused and need >= refused and now - refused_at < _REFUSAL_S
-        return bucket.available < need <= bucket.limit.amount and not was_refused
+    def _askable(self, needs: Mapping[Bucket, int]) -> Mapping[Bucket, int]:
+        now = self._clock()
+        return {each: need for each, need in needs.items() if each.may_obtain(need, now)}
 
     async def _call(self, needs: Mapping[Bucket, int]) -> None:
         """Ask control for shares of buckets, and what waiting requests need of them. Holds the
