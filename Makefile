@@ -10,6 +10,7 @@ BIN := .venv/bin
 UV_LOCK := $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-emit-index-url --python-version 3.11 --exclude-newer "1 week"
 IN_VENV := PATH="$(CURDIR)/$(BIN):$$PATH" PYTHON=python
 unexport PYTHONPATH PYTHONHOME PYTHONSAFEPATH
+unexport PYTHONDONTWRITEBYTECODE  # each worker of `make test` would compile all modules again
 
 help: ## List the recipes
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' Makefile

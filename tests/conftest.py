@@ -4,6 +4,7 @@ import gc
 import os
 from collections.abc import Callable, Iterator
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
 
 import hypothesis
@@ -27,24 +28,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     tests, which are short, are last, so that all workers end at about the same time.
     """
     numbers: dict[str, dict[Path, int]] = {}
-    for item in items:
-        files = numbers.setdefault(kind_of(item), {})
+    kinds = [kind_of(item) for item in items]
+    for kind, item in zip(kinds, items, strict=True):
+        files = numbers.setdefault(kind, {})
         files.setdefault(item.path, len(files))
-        if kind_of(item) == "e2e" and not item.get_closest_marker("timeout"):
+        if kind == "e2e" and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(LIMIT_S))
-
-    def place(item: pytest.Item) -> tuple[bool, float]:
-        files = numbers[kind_of(item)]
-        return kind_of(item) == "unit", files[item.path] / len(files)
-
-    items.sort(key=place)
+    places = [
+        (kind == "unit", numbers[kind][item.path] / len(numbers[kind]))
+        for kind, item in zip(kinds, items, strict=True)
+    ]
+    items[:] = [item for _, item in sorted(zip(places, items, strict=True), key=itemgetter(0))]
 
 
 def kind_of(item: pytest.Item) -> str:
     """The folder of a test, or "e2e" for all tests with real processes."""
     if item.get_closest_marker("e2e"):
         return "e2e"
-    return "unit" if TESTS / "unit" in item.path.parents else "other"
+    return "unit" if is_unit(item.path) else "other"
+
+
+@cache
+def is_unit(path: Path) -> bool:
+    return TESTS / "unit" in path.parents
 
 
 def pytest_sessionstart() -> None:

@@ -9,6 +9,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from corral_cli.serve import SERVICES, settings_class
+from svc_kit.settings.docstrings import field_docstrings
 from svc_kit.settings.groups import ServiceSettings
 
 HEAD = """\
@@ -34,8 +35,8 @@ def render() -> str:
 
 def _service(cls: type[ServiceSettings]) -> str:
     rows = [
-        f"| `{name}` | {_kind(field)} | {_default(name, field)} | {_description(field)} |"
-        for name, field in _fields(cls, "")
+        f"| `{name}` | {_kind(field)} | {_default(name, field)} | {description} |"
+        for name, field, description in _fields(cls, "")
     ]
     title = f"## [{cls.toml_table}], environment prefix `{cls.env_prefix()}`"
     return "\n".join(
@@ -43,12 +44,14 @@ def _service(cls: type[ServiceSettings]) -> str:
     )
 
 
-def _fields(cls: type[BaseModel], prefix: str) -> Iterator[tuple[str, FieldInfo]]:
-    """Yield every setting with its full name; settings of a group follow the group's own row."""
+def _fields(cls: type[BaseModel], prefix: str) -> Iterator[tuple[str, FieldInfo, str]]:
+    """Yield every setting with its full name and description; settings of a group follow the
+    group's own row."""
+    docstrings = dict(field_docstrings(cls))
     for name, field in cls.model_fields.items():
         group = _group(field)
         if group is None or field.default is None:
-            yield prefix + name, field
+            yield prefix + name, field, _describe(docstrings.get(name, ""))
         if group is not None:
             yield from _fields(group, f"{prefix}{name}{_separator(field)}")
 
@@ -132,5 +135,5 @@ def _default(name: str, field: FieldInfo) -> str:
     return f"`{json.dumps(value, default=str)}`"
 
 
-def _description(field: FieldInfo) -> str:
-    return " ".join((field.description or "").split()).replace("|", "\\|")
+def _describe(docstring: str) -> str:
+    return " ".join(docstring.split()).replace("|", "\\|")

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from inference_svc.engine.constraint import OutputFormatKind
 from inference_svc.engine_client.features import NEUTRAL, PUBLIC_NAMES
+from inference_svc.output_format import OutputFormatKind
 from tests.support.engine_features import recorded_features
 
 HEAD: Final = """# Engines

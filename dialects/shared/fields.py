@@ -68,7 +68,12 @@ class WireModel(BaseModel):
     """A part of a body. Types are not coerced; unknown fields are rejected."""
 
     model_config = ConfigDict(
-        extra="forbid", strict=True, frozen=True, populate_by_name=False, protected_namespaces=()
+        extra="forbid",
+        strict=True,
+        frozen=True,
+        populate_by_name=False,
+        protected_namespaces=(),
+        defer_build=True,  # until the first body of a route: there are hundreds of models
     )
     policy: ClassVar[Policy] = {}
     """Its known parameters that are not implemented."""

@@ -6,11 +6,12 @@ the model decodes.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+from inference_svc.output_format import OutputFormat
 
 MAX_FORCED = 31
 """Maximum number of forced tokens in a row, after the sampled one: 32 together.
@@ -18,26 +19,6 @@ MAX_FORCED = 31
 Up to 33 tokens of a sequence in one batch have bit-identical logits to those computed one by one;
 from 64 on llama.cpp uses another kernel.
 """
-
-
-class OutputFormatKind(StrEnum):
-    """The notation of an output format."""
-
-    JSON_SCHEMA = "json_schema"
-    REGEX = "regex"
-    LARK = "lark"
-    GBNF = "gbnf"
-    CHOICES = "choices"
-
-
-@dataclass(frozen=True, slots=True)
-class OutputFormat:
-    """The format of the content. `field` names it in errors; the text of choices is a JSON
-    array."""
-
-    kind: OutputFormatKind
-    text: str
-    field: str
 
 
 @dataclass(frozen=True, slots=True)

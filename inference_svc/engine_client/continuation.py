@@ -9,8 +9,8 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from inference_svc.engine.constraint import OutputFormat, OutputFormatKind
 from inference_svc.engine_client.form_schema import unenforced_part
+from inference_svc.output_format import OutputFormat, OutputFormatKind
 from inference_svc.structured_output.derivative import (
     EMPTY,
     NOTHING,

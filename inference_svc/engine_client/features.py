@@ -7,11 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from inference_svc.engine.constraint import Constraint, OutputFormatKind
+from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.sampling_params import LLAMA_CPP_ORDER, Sampling, Stage
 from inference_svc.engine_client.continuation import may_continue
 from inference_svc.engine_client.form_schema import unenforced_part
+from inference_svc.output_format import OutputFormatKind
 from svc_kit.errors import FeatureUnsupported
 
 NEUTRAL: Final[Mapping[str, Any]] = {

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field, replace
 
-from inference_svc.engine.constraint import OutputFormat as OutputFormat
-from inference_svc.engine.constraint import OutputFormatKind as OutputFormatKind
+from inference_svc.output_format import OutputFormat as OutputFormat
+from inference_svc.output_format import OutputFormatKind as OutputFormatKind
 from inference_svc.validation import check_bytes
 
 MAX_OUTPUT_FORMAT_BYTES = 128 * 1024

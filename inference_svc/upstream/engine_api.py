@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, NoReturn, Protocol
 
-from inference_svc.engine.constraint import OutputFormatKind
 from inference_svc.engine.request import SequenceRequest
+from inference_svc.output_format import OutputFormatKind
 from inference_svc.upstream.endpoint import Endpoint
 from inference_svc.upstream.faults import (
     AnswerInvalid,

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import orjson
 
-from inference_svc.engine.constraint import Constraint, OutputFormatKind
+from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.sampling_params import (
     LLAMA_CPP_ORDER,
     Adaptive,
@@ -23,6 +23,7 @@ from inference_svc.engine.sampling_params import (
 )
 from inference_svc.engine_client.features import effective_fields
 from inference_svc.models.metadata import default_name
+from inference_svc.output_format import OutputFormatKind
 from inference_svc.upstream.endpoint import Endpoint, parse_json
 from inference_svc.upstream.engine_api import (
     COMMON_SAMPLING,

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
-from inference_svc.engine.constraint import OutputFormatKind
 from inference_svc.engine.events import CallPart, ChosenLogprob, Logprob, MessagePart
 from inference_svc.engine_client.features import Features
+from inference_svc.output_format import OutputFormatKind
 from inference_svc.upstream.endpoint import Endpoint, parse_json
 from inference_svc.upstream.engine_api import (
     EngineInfo,

@@ -9,10 +9,11 @@ from array import array
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from inference_svc.engine.constraint import Constraint, OutputFormat, OutputFormatKind
+from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.sampling_params import Sampling
 from inference_svc.engine_client.features import Features
+from inference_svc.output_format import OutputFormat, OutputFormatKind
 from inference_svc.upstream.embedding_turn import EmbeddingRoute
 from inference_svc.upstream.endpoint import Endpoint
 from inference_svc.upstream.engine_api import EngineApi, EngineInfo, Generation

@@ -4,8 +4,9 @@ import base64
 from collections.abc import Sequence
 from typing import Any, Final
 
-from inference_svc.engine.constraint import Constraint, OutputFormatKind
+from inference_svc.engine.constraint import Constraint
 from inference_svc.engine_client.features import effective_fields
+from inference_svc.output_format import OutputFormatKind
 from inference_svc.upstream.endpoint import Endpoint, parse_json
 from inference_svc.upstream.engine_api import (
     COMMON_SAMPLING,

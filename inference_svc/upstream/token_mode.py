@@ -15,10 +15,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from inference_svc.engine.constraint import Constraint, OutputFormat, OutputFormatKind
+from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.events import ChosenLogprob, Delta, FinishReason, Logprob
 from inference_svc.engine.sequence import Sequence
 from inference_svc.engine_client.continuation import continuation, may_continue
+from inference_svc.output_format import OutputFormat, OutputFormatKind
 from inference_svc.upstream.embedding_turn import EmbeddingRoute, EmbeddingTurn
 from inference_svc.upstream.endpoint import Endpoint
 from inference_svc.upstream.endpoints import Examined

@@ -6,8 +6,9 @@ from typing import Any, Final
 
 import orjson
 
-from inference_svc.engine.constraint import Constraint, OutputFormatKind
+from inference_svc.engine.constraint import Constraint
 from inference_svc.engine_client.features import effective_fields
+from inference_svc.output_format import OutputFormatKind
 from inference_svc.upstream.endpoint import Endpoint, parse_json
 from inference_svc.upstream.engine_api import (
     COMMON_SAMPLING,

@@ -35,6 +35,7 @@ from svc_kit.rpc.admin_call import (
     current_admin_call,
     set_admin_call,
 )
+from svc_kit.rpc.movable_stream import MAY_MOVE_KEY
 from svc_kit.rpc.refusal_pace import RefusalPace
 from svc_kit.rpc.request_reader import RequestReader
 from svc_kit.settings.groups import ServerSettings
@@ -58,8 +59,6 @@ _UNKNOWN: Final = "unknown"
 MapError = Callable[[errors.DomainError], Awaitable[errors.DomainError]]
 _deadline: contextvars.ContextVar[float | None] = contextvars.ContextVar("deadline", default=None)
 
-MAY_MOVE_KEY: Final = "x-may-move"
-"""The metadata of a call that a full replica should refuse, since it is then sent elsewhere."""
 _may_move: contextvars.ContextVar[bool] = contextvars.ContextVar("may_move", default=False)
 
 

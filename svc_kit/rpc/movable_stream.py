@@ -14,10 +14,11 @@ import grpc.aio
 from svc_kit.errors import EngineRestarting, GenerationLost
 from svc_kit.errors.status import from_rpc_error, request_id_of, to_rpc_error
 from svc_kit.rpc.generation_progress import GenerationProgress
-from svc_kit.rpc.interceptors import MAY_MOVE_KEY
 from svc_kit.rpc.prefix_key import Generation, prefix_key
 
 _log = logging.getLogger(__name__)
+MAY_MOVE_KEY: Final = "x-may-move"
+"""The metadata of a call that a full replica should refuse, since it is then sent elsewhere."""
 PREFIX_KEY: Final = "x-prefix-key"
 """The metadata by which ring_hash, or a proxy, chooses the home of a generation."""
 _MAX_MOVES: Final = 2

@@ -14,12 +14,15 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    GetJsonSchemaHandler,
     SecretStr,
     ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
 )
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from svc_kit.lifecycle import StartupError
 from svc_kit.network import parse_address, parse_addresses
@@ -32,6 +35,7 @@ from svc_kit.settings.checks import (
     find_exposure,
     find_tls_problem,
 )
+from svc_kit.settings.docstrings import field_docstrings
 from svc_kit.settings.sources import (
     describe_problems,
     find_unknown_variables,
@@ -55,12 +59,20 @@ LogLevel = Annotated[str, Field(pattern=r"^(?i:debug|info|warning|error|critical
 class SettingsGroup(BaseModel):
     """A group of settings, as a field of a service's settings."""
 
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        use_attribute_docstrings=True,  # docs/reference/configuration.md is made from them
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
     _none_word = field_validator("*", mode="before")(_unset_none)
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Describe the fields by their docstrings."""
+        written = handler(schema)
+        properties = handler.resolve_ref_schema(written).get("properties", {})
+        docstrings = dict(field_docstrings(cls))
+        for name in properties.keys() & docstrings.keys():
+            properties[name]["description"] = docstrings[name]
+        return written
 
 
 class ServiceSettings(SettingsGroup):

@@ -2,8 +2,11 @@
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = [
@@ -35,9 +38,21 @@ def violations(rule: Callable[[ast.AST], bool], allowed: tuple[str, ...] = ()) -
 
 
 def lines_that(rule: Callable[[ast.AST], bool], path: Path) -> Iterator[int]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         if rule(node):
             yield getattr(node, "lineno", 1)
+
+
+@cache
+def nodes(path: Path) -> Sequence[ast.AST]:
+    """All nodes of a shipped module, which itself is the first."""
+    return tuple(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _free_nodes() -> Iterator[None]:
+    yield
+    nodes.cache_clear()
 
 
 def attribute(node: ast.AST, owner: str, *names: str) -> bool:
@@ -95,7 +110,7 @@ def test_queries_name_the_project_of_their_transaction() -> None:
     bases: dict[str, set[str]] = {}
     classes: dict[str, ast.ClassDef] = {}
     for path in (ROOT / "control_svc").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes(path):
             if isinstance(node, ast.ClassDef):
                 bases[node.name] = {ast.unparse(each).partition("[")[0] for each in node.bases}
                 classes[node.name] = node

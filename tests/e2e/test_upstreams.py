@@ -10,10 +10,10 @@ import pytest
 from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
 
-from inference_svc.engine.constraint import OutputFormat, OutputFormatKind
 from inference_svc.engine_client.continuation import continuation
 from inference_svc.llama.vocabulary import Vocabulary
 from inference_svc.models.sources import BUNDLED_PATH
+from inference_svc.output_format import OutputFormat, OutputFormatKind
 from tests.support.engine_stand_in import EngineStandIn, Fault, Script, run_engine
 from tests.support.sdk import WEATHER
 from tests.support.sdk_batches import read_batch, start_batch, wait_for_batch

@@ -9,8 +9,8 @@ from typing import Any, Final
 import openai
 import pytest
 
-from inference_svc.engine.constraint import OutputFormat, OutputFormatKind
 from inference_svc.engine_client.continuation import continuation
+from inference_svc.output_format import OutputFormat, OutputFormatKind
 from tests.engines.conftest import ENGINE
 from tests.support.engine_servers import PROGRAMS, VARIABLES, run_real_engine
 from tests.support.rpc import CAPITAL

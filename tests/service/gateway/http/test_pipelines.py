@@ -1,7 +1,6 @@
 """Requests, chunks and frames that are sent before they are wanted."""
 
 import asyncio
-from itertools import cycle
 
 import pytest
 from hypothesis import given, settings
@@ -169,7 +168,8 @@ def masked(kind: int, payload: bytes = b"") -> bytes:
     length = size if not num_extended else 126 if num_extended == 2 else 127
     mask = b"\x01\x20\x03\x40"
     extended = size.to_bytes(num_extended) if num_extended else b""
-    body = bytes(byte ^ key for byte, key in zip(payload, cycle(mask), strict=False))
+    keys = (mask * (size // len(mask) + 1))[:size]
+    body = (int.from_bytes(payload) ^ int.from_bytes(keys)).to_bytes(size)
     return bytes([kind, 0x80 | length]) + extended + mask + body
 
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from inference_svc.engine.constraint import Constraint, OutputFormat, OutputFormatKind
+from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.events import Delta, Event, Failed, Finished, FinishReason, Started
 from inference_svc.engine.reasoning_tracker import ReasoningSpec
 from inference_svc.engine.request import Submit
 from inference_svc.engine_client.continuation import continuation
+from inference_svc.output_format import OutputFormat, OutputFormatKind
 from svc_kit.errors import (
     DecodeFailed,
     DomainError,

@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
-from inference_svc.engine.constraint import Constraint, OutputFormat, OutputFormatKind
+from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.events import Delta, Event, Failed, Finished
 from inference_svc.engine.request import Pause, Submit
+from inference_svc.output_format import OutputFormat, OutputFormatKind
 from inference_svc.upstream.endpoint import EndpointState
 from svc_kit.errors import DecodeFailed
 from tests.support.byte_engine import END, Attempt, ByteEngine, byte_request, connected

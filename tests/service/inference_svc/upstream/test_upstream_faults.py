@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from inference_svc.engine.constraint import Constraint, OutputFormat, OutputFormatKind
+from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.events import Delta, Event, Failed, Finished, Started
 from inference_svc.engine.request import Submit
 from inference_svc.engine_client.process import StartFailed
+from inference_svc.output_format import OutputFormat, OutputFormatKind
 from inference_svc.upstream.endpoint import Endpoint, EndpointState
 from inference_svc.upstream.faults import EngineLost
 from inference_svc.upstream.probe import PinnedIdentity

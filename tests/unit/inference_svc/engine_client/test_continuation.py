@@ -8,8 +8,8 @@ import pytest
 from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import gbnf_to_lark
 
-from inference_svc.engine.constraint import OutputFormat, OutputFormatKind
 from inference_svc.engine_client.continuation import MAX_TEXT, continuation
+from inference_svc.output_format import OutputFormat, OutputFormatKind
 from inference_svc.structured_output.compile_job import byte_tokenizer
 from inference_svc.structured_output.matcher import build_matcher
 from tests.support.grammar_walk import END, JSON_ENDINGS, SIZE, Walk

@@ -7,9 +7,9 @@ import pytest
 from corral.inference.v1 import chat_pb2, generation_pb2, sampling_pb2
 from corral.inference.v1 import inference_service_pb2 as pb
 
-from inference_svc.engine.constraint import OutputFormat, OutputFormatKind
 from inference_svc.engine_client.features import Features
 from inference_svc.llama.vocabulary import Vocabulary
+from inference_svc.output_format import OutputFormat, OutputFormatKind
 from svc_kit.errors import FeatureUnsupported
 from tests.support.generations import Generations
 

@@ -10,10 +10,11 @@ from typing import Any, Final
 import orjson
 import pytest
 
-from inference_svc.engine.constraint import Constraint, OutputFormat, OutputFormatKind
+from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.sampling_params import Adaptive, Dry, Mirostat, Sampling, Stage
 from inference_svc.engine_client.features import NEUTRAL_SAMPLING, Features
+from inference_svc.output_format import OutputFormat, OutputFormatKind
 from inference_svc.upstream.engine_api import EngineApi, Generation
 from inference_svc.upstream.llama_server import LlamaServer
 from inference_svc.upstream.pieces import PieceIndex

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from inference_svc.engine.constraint import Constraint, OutputFormat, OutputFormatKind
+from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.reasoning_tracker import ReasoningSpec
 from inference_svc.engine.request import AppliedAdapter
 from inference_svc.engine.sampling_params import (
@@ -17,6 +17,7 @@ from inference_svc.engine.sampling_params import (
 )
 from inference_svc.engine_client.features import NEUTRAL, Features, effective_fields
 from inference_svc.engine_client.form_schema import unenforced_part
+from inference_svc.output_format import OutputFormat, OutputFormatKind
 from svc_kit.errors import FeatureUnsupported
 from tests.support.sequences import make_request
 

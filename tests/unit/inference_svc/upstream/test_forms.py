@@ -6,7 +6,8 @@ from array import array
 import orjson
 import pytest
 
-from inference_svc.engine.constraint import Constraint, OutputFormat, OutputFormatKind
+from inference_svc.engine.constraint import Constraint
+from inference_svc.output_format import OutputFormat, OutputFormatKind
 from inference_svc.upstream.engine_api import EngineApi, Generation
 from inference_svc.upstream.llama_server import LlamaServer
 from inference_svc.upstream.pieces import PieceIndex
