@@ -1,6 +1,6 @@
 /** The chat: messages with their reasoning and tool calls, and the composer. */
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { readAttachment } from "./attachments.js";
 import { AskedCalls, MadeCalls } from "./chat_calls.js";
 import { isMade } from "./chat_items.js";
@@ -37,14 +37,17 @@ export function ChatView({ id }) {
           hasOlder=${shown.length < messages.length} loadOlder=${async () => setLimit(limit + SHOWN)}>
         <${ErrorBox} error=${chat.modelsError.value} />
         ${!messages.length && html`<p class="muted hello">Ask ${chat.model.value?.id ?? "the model"} something.</p>`}
-        ${shown.map(message => message.role === "user"
-          ? html`<${UserMessage} key=${message.id} message=${message} />`
-          : html`<${ModelMessage} key=${message.id} message=${message} isLast=${message === last} />`)}
+        ${shown.map(message => html`<${Message} key=${message.id} message=${message} isLast=${message === last} />`)}
       <//>
       <${Composer} isRunning=${isRunning} />
     </section>
     <aside class="side" aria-label="Chats and settings"><${ChatList} /><${ChatSettings} /></aside>
   </div>`;
+}
+
+/** A message, which is made again only when it changes. */
+function Message({ message, isLast }) {
+  return useMemo(() => html`<${message.role === "user" ? UserMessage : ModelMessage} message=${message} isLast=${isLast} />`, [message, isLast]);
 }
 
 /** Which version of a message is shown, and the others. */

@@ -28,8 +28,14 @@ export const chat = signal(newChat());
  * waits for approval has `approval`: "asked", "approved" or "refused".
  */
 const nodes = signal([]);
+/** An answer that grows, in place of what `nodes` has of it; these change only as often as it is stored. */
+const growing = signal(null);
+const branch = computed(() => pathTo(chat.value.leaf, nodes.value));
 /** The messages of the branch that is shown. */
-export const messages = computed(() => pathTo(chat.value.leaf, nodes.value));
+export const messages = computed(() => {
+  const answer = growing.value;
+  return answer && branch.value.at(-1)?.id === answer.id ? branch.value.with(-1, answer) : branch.value;
+});
 /** The messages that follow each message, or none (null). */
 const children = computed(() => Map.groupBy(nodes.value, node => node.parent));
 /** What is typed, and attached: `{text, attachments}`. */
@@ -341,10 +347,12 @@ export async function generate(continued = null) {
   const run = { controller, answer: { ...answer, ...UNFINISHED, state: "running" } };
   const { chat: id } = answer;
   const begin = answer.text.length + answer.reasoning.length;
-  const change = next => {
-    run.answer = next;
-    if (unstored.has(run) && chat.value.id === id) put(next);
-  };
+  const isShown = () => unstored.has(run) && chat.value.id === id;
+  const end = changes => batch(() => {
+    run.answer = { ...run.answer, ...changes };
+    if (growing.value?.id === answer.id) growing.value = null;
+    if (isShown()) put(run.answer);
+  });
   unstored.add(run);
   const startedAt = performance.now();
   let savedAt = startedAt;
@@ -360,14 +368,16 @@ export async function generate(continued = null) {
     for await (const { data } of streamEvents("POST", path, { body, signal: controller.signal })) {
       const next = add(run.answer, data);
       const isFirst = !next.firstMs && next.text.length + next.reasoning.length > begin;
-      change(isFirst ? { ...next, firstMs: performance.now() - startedAt } : next);
+      run.answer = isFirst ? { ...next, firstMs: performance.now() - startedAt } : next;
+      if (isShown()) growing.value = run.answer;
       if (performance.now() - savedAt < SAVE_INTERVAL_MS) continue;
       savedAt = performance.now();
+      if (isShown()) put(run.answer);
       save(id, {}, [run.answer]);
     }
-    change({ ...run.answer, state: "done" });
+    end({ state: "done" });
   } catch (problem) {
-    change({ ...run.answer, ...(controller.signal.aborted || isLeaving ? { state: "stopped" } : { state: "failed", error: problem.message }) });
+    end(controller.signal.aborted || isLeaving ? { state: "stopped" } : { state: "failed", error: problem.message });
   }
   if (runs.value.get(id) === run) stop(id);
   if (unstored.has(run)) await save(id, {}, [run.answer]);
