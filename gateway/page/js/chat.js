@@ -10,11 +10,10 @@ import * as chat from "./chat_state.js";
 import { Markdown } from "./markdown.js";
 import { canRecord, startRecording } from "./sound_recorder.js";
 import { Transcript } from "./transcript.js";
-import { Action, copyText, ErrorBox, focus, html, MESSAGE_BOX, notify, onEscape } from "./ui.js";
+import { Action, copyText, ErrorBox, focus, html, IS_TOUCH, MESSAGE_BOX, notify, onEscape } from "./ui.js";
 
 const LONG_TEXT = 5000; // characters; a longer text that is pasted is attached
 const SHOWN = 40; // messages that are shown at first, and more each time
-const IS_TOUCH = matchMedia("(pointer: coarse)").matches; // where Enter is a new line, as on phones
 
 export function ChatView({ id }) {
   const [limit, setLimit] = useState(SHOWN);
@@ -140,24 +139,27 @@ function describe({ state, finish, firstMs, usage, timings }) {
 }
 
 function Composer({ isRunning }) {
-  const { text, attachments } = chat.draft.value;
+  const { text, attachments, unread } = chat.draft.value;
   const change = changes => { chat.draft.value = { ...chat.draft.value, ...changes }; };
   const picker = useRef();
   const modalities = chat.model.value?.input_modalities ?? ["text"];
   const attach = async files => {
-    for (const file of files) {
+    change({ unread: [...chat.draft.value.unread, ...files] });
+    const isWanted = file => chat.draft.value.unread.includes(file); // until it is cancelled
+    for (const file of files.filter(isWanted)) {
       try {
         const item = await readAttachment(file, modalities);
-        change({ attachments: [...chat.draft.value.attachments, item] });
+        if (isWanted(file)) change({ attachments: [...chat.draft.value.attachments, item] });
       } catch (error) {
         notify(error.message, true);
       }
+      change({ unread: chat.draft.value.unread.filter(each => each !== file) });
     }
   };
   const submit = event => {
     event.preventDefault();
-    const { text: typed, attachments: files } = chat.draft.value; // perhaps not rendered yet
-    if (isRunning || !(typed.trim() || files.length)) return;
+    const { text: typed, attachments: files, unread: left } = chat.draft.value; // perhaps not rendered yet
+    if (isRunning || left.length || !(typed.trim() || files.length)) return;
     chat.send(typed.trim(), files);
     change({ text: "", attachments: [] });
   };
@@ -176,6 +178,8 @@ function Composer({ isRunning }) {
   return html`<form class="composer" onSubmit=${submit} onDragOver=${event => event.preventDefault()}
       onDrop=${event => { event.preventDefault(); attach([...event.dataTransfer.files]); }}>
     <${Attachments} items=${attachments} onRemove=${item => change({ attachments: chat.draft.value.attachments.filter(each => each !== item) })} />
+    ${unread.length > 0 && html`<p class="muted" role="status">Files that are still to be read: ${unread.length}
+      <button type="button" class="plain" onClick=${() => change({ unread: [] })}>Cancel</button></p>`}
     <textarea id=${MESSAGE_BOX} aria-label="Message" placeholder="Message" rows="2" value=${text} onInput=${event => change({ text: event.target.value })} onKeyDown=${onKey} onPaste=${onPaste} />
     <div class="row">
       <input type="file" class="hidden" tabindex="-1" aria-label="Files" multiple ref=${picker}
@@ -185,7 +189,7 @@ function Composer({ isRunning }) {
       <span class="muted hint">${!IS_TOUCH && "Enter sends, Shift+Enter is a new line"}</span>
       ${isRunning
         ? html`<button type="button" class="primary" onClick=${() => chat.stop()}>Stop</button>`
-        : html`<button class="primary">Send</button>`}
+        : html`<button class="primary" disabled=${unread.length > 0}>Send</button>`}
     </div>
   </form>`;
 }

@@ -38,8 +38,8 @@ export const messages = computed(() => {
 });
 /** The messages that follow each message, or none (null). */
 const children = computed(() => Map.groupBy(nodes.value, node => node.parent));
-/** What is typed, and attached: `{text, attachments}`. */
-export const draft = signal({ text: stored.draft ?? "", attachments: [] });
+/** What is typed, and attached: `{text, attachments, unread}`; `unread` are the files that are still read. */
+export const draft = signal({ text: stored.draft ?? "", attachments: [], unread: [] });
 export const settings = signal({ ...DEFAULTS, ...readItem("localStorage", SETTINGS_ITEM) });
 /** System messages by name. */
 export const presets = signal(readItem("localStorage", PRESETS_ITEM) ?? {});

@@ -30,7 +30,7 @@ function ResponseList() {
       ["Model", row => row.model],
       ["Tokens", row => row.usage ? formatNumber(row.usage.total_tokens) : "–", true],
       ["Created", row => html`<${Time} value=${row.created_at} />`],
-      ["", row => html`<${Action} class="danger" confirm="Delete this response?" run=${async () => { await remove(`v1/responses/${row.id}`); await list.reload(); }}>Delete<//>`],
+      ["", row => html`<${Action} class="danger" confirm=${`Delete the response ${row.id} with its input and output?`} run=${async () => { await remove(`v1/responses/${row.id}`); await list.reload(); }}>Delete<//>`],
     ]} />`;
 }
 

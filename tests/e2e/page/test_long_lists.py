@@ -11,6 +11,7 @@ from playwright.async_api import Route, expect
 
 from tests.support.browser import Tab, in_both_browsers, needs_chromium
 from tests.support.chat_page import answers, ask_and_wait, open_chat
+from tests.support.rpc import CAPITAL
 from tests.support.sdk import WEATHER
 from tests.support.services import MODEL, Corral
 
@@ -55,6 +56,52 @@ async def test_a_thread_opens_at_its_newest_message(tab: Tab, api: httpx.AsyncCl
     await expect(log.get_by_role("article").first).to_contain_text("message 0")
 
 
+async def test_a_long_conversation_opens_at_its_end(tab: Tab, api: httpx.AsyncClient) -> None:
+    """Of two thousand items, whose older ones come when one scrolls up."""
+    items = [
+        {"type": "message", "role": "user", "content": f"item {number}"} for number in range(2000)
+    ]
+    conversation = await create(api, "conversations", {"items": items[:20]})
+    for at in range(20, len(items), 20):
+        more = {"items": items[at : at + 20]}
+        await create(api, f"conversations/{conversation['id']}/items", more)
+    await tab.go(f"conversations/{conversation['id']}")
+    log = tab.page.get_by_role("log", name="Items")
+    await expect(log.get_by_text("item 1999", exact=True)).to_be_in_viewport()
+    await expect(log.get_by_role("article")).to_have_count(50)
+    await log.press("Home")
+    await expect(log.get_by_role("article")).to_have_count(100)
+
+
+async def test_all_items_of_a_long_input_can_be_read(tab: Tab, api: httpx.AsyncClient) -> None:
+    """Of a stored response: the newest ones first."""
+    items = [{"role": "user", "content": f"item {number}"} for number in range(120)]
+    body = {"model": MODEL, "input": items, "max_output_tokens": 1}
+    response = await create(api, "responses", body)
+    await tab.go(f"responses/{response['id']}")
+    log = tab.page.get_by_role("log", name="Input")
+    await expect(log.get_by_text("item 119", exact=True)).to_be_in_viewport()
+    while await log.get_by_role("button", name="Show older").is_visible():
+        await log.press("Home")
+
+    await expect(log.get_by_role("article")).to_have_count(120)
+
+
+async def test_all_runs_of_a_thread_can_be_listed(tab: Tab, api: httpx.AsyncClient) -> None:
+    assistant = await create(api, "assistants", {"model": MODEL})
+    thread = await create(api, "threads", {"messages": [{"role": "user", "content": CAPITAL}]})
+    path = f"threads/{thread['id']}"
+    body = {"assistant_id": assistant["id"], "temperature": 0, "stream": True}
+    for _ in range(21):
+        (await api.post(f"/v1/{path}/runs", json=body)).raise_for_status()
+    await tab.go(path)
+    rows = tab.page.get_by_role("region", name="Runs").get_by_role("row")
+    await expect(rows).to_have_count(21)  # with that of the titles
+    await tab.page.get_by_role("button", name="Show more").click()
+
+    await expect(rows).to_have_count(22)
+
+
 async def test_a_reload_of_a_list_keeps_its_pages(tab: Tab, api: httpx.AsyncClient) -> None:
     """As after a deletion in the second page."""
     for number in range(60):
@@ -96,6 +143,34 @@ async def test_a_run_that_waits_goes_on_after_a_reload(tab: Tab, api: httpx.Asyn
     await expect(run.get_by_text("completed").first).to_be_visible()
     await expect(tab.page.get_by_role("article", name="Model")).to_contain_text("sunny")
     await expect(tab.page.get_by_role("article", name="Model")).to_have_count(1)
+
+
+async def test_a_run_goes_on_in_all_tabs_that_show_it(tab: Tab, api: httpx.AsyncClient) -> None:
+    """When one of them sends the outputs, and then starts another run."""
+    assistant = await create(api, "assistants", {"model": MODEL, "tools": [WEATHER]})
+    question = {"role": "user", "content": "What is the weather in Paris?"}
+    thread = await create(api, "threads", {"messages": [question]})
+    path = f"threads/{thread['id']}"
+    await create(api, f"{path}/runs", {"assistant_id": assistant["id"], "temperature": 0})
+    other = Tab(await tab.page.context.new_page(), tab.url)
+    for each in (tab, other):
+        await each.go(path)
+        await expect(each.page.get_by_role("form", name="Outputs of tools")).to_be_visible()
+    outputs = other.page.get_by_role("form", name="Outputs of tools")
+    await outputs.get_by_label("Output of get_weather").fill('{"weather": "sunny"}')
+    await outputs.get_by_role("button", name="Send the outputs").click()
+    models = tab.page.get_by_role("article", name="Model")
+    await expect(models).to_contain_text("sunny")
+    await expect(tab.page.get_by_role("form", name="Outputs of tools")).to_have_count(0)
+    form = other.page.get_by_role("form", name="Run")
+    await form.get_by_label("Assistant").select_option(assistant["id"])
+    await form.get_by_label("Message").fill("Hello!")
+    await form.get_by_role("button", name="Add and run").click()
+
+    await expect(models).to_have_count(2)
+    await expect(tab.page.get_by_text("Hello!", exact=True)).to_be_visible()
+    run = tab.page.get_by_role("region", name="Current run")
+    await expect(run.get_by_role("listitem")).to_have_count(1)
 
 
 async def test_a_run_that_generates_is_followed_after_a_reload(
