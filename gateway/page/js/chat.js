@@ -23,6 +23,8 @@ export function ChatView({ id }) {
   useEffect(() => { chat.loadModels(); }, []);
   useEffect(() => { if (id) chat.openChat(id); }, [id]);
   useEffect(() => { setLimit(SHOWN); }, [opened]);
+  const address = messages.length ? `#/chat/${opened}` : "#/chat";
+  useEffect(() => { history.replaceState(null, "", address); }, [address]); // for the way back to it
   useEffect(() => {
     const stop = event => { if (event.key === "Escape" && !event.defaultPrevented && !event.target.closest?.("dialog")) chat.stop(); };
     addEventListener("keydown", stop);
@@ -60,35 +62,36 @@ function Versions({ message }) {
 }
 
 function UserMessage({ message }) {
-  const [isEditing, setEditing] = useState(false);
   const send = text => chat.send(text, message.attachments, message.parent);
   return html`<article class="message user" aria-label="You">
     <${Attachments} items=${message.attachments} />
-    ${isEditing ? html`<${Editor} message=${message} submit="Send again" change=${send} close=${() => setEditing(false)} />`
+    ${message.id in chat.edits.value ? html`<${Editor} message=${message} submit="Send again" change=${send} />`
       : html`<p class="text">${message.text}</p>
-        <div class="tools"><${Versions} message=${message} /><${MessageActions} message=${message} edit=${() => setEditing(true)} /></div>`}
+        <div class="tools"><${Versions} message=${message} /><${MessageActions} message=${message} /></div>`}
   </article>`;
 }
 
 /** Changes the text of a message, which makes another version of it. */
-function Editor({ message, submit, change, close }) {
+function Editor({ message: { id }, submit, change }) {
+  const text = chat.edits.value[id];
+  const close = () => chat.edit(id, undefined);
   const save = event => {
     event.preventDefault();
     close();
-    change(new FormData(event.currentTarget).get("text"));
+    change(text);
   };
   return html`<form class="fields" onSubmit=${save} onKeyDown=${onEscape(close)}>
-    <textarea name="text" aria-label="Edit the message" rows="3" ref=${focus} required>${message.text}</textarea>
+    <textarea name="text" aria-label="Edit the message" rows="3" ref=${focus} required value=${text} onInput=${event => chat.edit(id, event.target.value)} />
     <div class="row"><button class="primary">${submit}</button><button type="button" onClick=${close}>Cancel</button></div></form>`;
 }
 
-function MessageActions({ message, edit }) {
+function MessageActions({ message }) {
   const remove = async () => {
     const others = chat.following(message).size - 1;
     if (window.confirm(`Delete this message${others ? ` and ${others} after it` : ""}?`)) await chat.deleteMessage(message);
   };
   return html`${message.text && html`<${Action} class="plain" run=${() => copyText(message.text)}>Copy<//>`}
-    <button class="plain" onClick=${edit}>Edit</button>
+    <button class="plain" onClick=${() => chat.edit(message.id, message.text)}>Edit</button>
     <${Action} class="plain" run=${remove}>Delete<//>`;
 }
 
@@ -105,10 +108,9 @@ function Attachments({ items, onRemove }) {
 function ModelMessage({ message, isLast }) {
   const isRunning = message.state === "running";
   const made = message.calls.filter(isMade);
-  const [isEditing, setEditing] = useState(false);
-  if (isEditing) {
+  if (message.id in chat.edits.value) {
     const change = text => chat.addVersion(message, text);
-    return html`<article class="message model" aria-label="Model"><${Editor} message=${message} submit="Save" change=${change} close=${() => setEditing(false)} /></article>`;
+    return html`<article class="message model" aria-label="Model"><${Editor} message=${message} submit="Save" change=${change} /></article>`;
   }
   return html`<article class="message model" aria-label="Model">
     ${message.reasoning && html`<details class="reasoning"><summary>Reasoning</summary><p class="text">${message.reasoning}</p></details>`}
@@ -122,7 +124,7 @@ function ModelMessage({ message, isLast }) {
     ${!isRunning && html`<div class="tools"><${Versions} message=${message} />
       <button class="plain" onClick=${() => chat.regenerate(message)}>Regenerate</button>
       ${isLast && chat.canContinue(message) && html`<button class="plain" onClick=${() => chat.generate(message)}>Continue</button>`}
-      <${MessageActions} message=${message} edit=${() => setEditing(true)} />
+      <${MessageActions} message=${message} />
       <span class="muted">${describe(message)}</span></div>`}
   </article>`;
 }
