@@ -186,9 +186,9 @@ export function Form({ onSubmit, submit, children, label, isLoading = false }) {
   return html`<form class="fields" onSubmit=${act} aria-label=${label}>
     ${children}
     <${ErrorBox} error=${error} />
-    ${sent && html`<${Meter} label="Sent" value=${sent.bytes} max=${sent.all} text=${`${formatBytes(sent.bytes)} of ${formatBytes(sent.all)}`} />
-      <div><button type="button" onClick=${sent.cancel}>Cancel</button></div>`}
-    <div><button class="primary" disabled=${isBusy || isLoading} aria-busy=${isBusy || isLoading}>${submit}</button></div>
+    ${sent && html`<${Meter} label="Sent" value=${sent.bytes} max=${sent.all} text=${`${formatBytes(sent.bytes)} of ${formatBytes(sent.all)}`} />`}
+    <div class="row"><button class="primary" disabled=${isBusy || isLoading} aria-busy=${isBusy || isLoading}>${submit}</button>
+      ${sent && html`<button type="button" onClick=${sent.cancel}>Cancel</button>`}</div>
   </form>`;
 }
 

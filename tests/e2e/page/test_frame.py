@@ -227,10 +227,10 @@ async def test_enter_is_a_new_line_on_phones(browser: Browser, server: Corral) -
 
 
 async def test_the_page_works_behind_a_path_prefix(browser: Browser, server: Corral) -> None:
-    """Which a proxy takes away: it asks for nothing outside of it."""
+    """Which a proxy takes away. It asks for nothing outside of it, and fits on a tablet."""
     async with (
         run_network(server.url, "/team/llm/") as network,
-        open_tab(browser, network.url) as tab,
+        open_tab(browser, network.url, width=800) as tab,
     ):
         await tab.page.goto(f"{network.url}/ui")
         await ask_and_wait(tab, CAPITAL)
@@ -239,6 +239,7 @@ async def test_the_page_works_behind_a_path_prefix(browser: Browser, server: Cor
             await tab.go(view)
             await expect(tab.page.get_by_text("Loading…")).to_have_count(0)
             await expect(tab.page.get_by_role("alert")).to_have_count(0)
+            assert await tab.overflow() == 0, view
         registered = await tab.page.evaluate("navigator.serviceWorker.ready.then(it => it.scope)")
 
         assert registered == f"{network.url}/ui/"
@@ -259,23 +260,27 @@ async def test_the_page_can_be_installed(tab: Tab) -> None:
 async def test_stacked_characters_and_long_ids_stay_in_their_message(
     browser: Browser, server: Corral, width: int
 ) -> None:
-    """No view is wider than its window, nor does a message lie over the next one."""
+    """No view is wider than its window, nor does a message lie over the next one. A wide table
+    scrolls by itself."""
     stacked = "Z" + "\u0336\u0310\u0307" * 300
+    table = f"{'| title ' * 40}|\n{'|---' * 40}|\n{'| value ' * 40}|"
     async with httpx.AsyncClient(base_url=server.api, trust_env=False) as client:
         items = [
             {"type": "message", "role": role, "content": text}
             for role in ("user", "assistant")
-            for text in (stacked, "i" * 2000)
+            for text in (stacked, "i" * 2000, table)
         ]
         body = {"metadata": {"title": "t" * 500}, "items": items}
         created = (await client.post("/conversations", json=body)).json()["id"]
     async with open_tab(browser, server.url, width=width) as tab:
         await tab.go(f"conversations/{created}")
         shown = tab.page.get_by_role("log").get_by_role("article")
-        await expect(shown).to_have_count(4)
+        await expect(shown).to_have_count(6)
         clips = "all => all.map(each => getComputedStyle(each).overflowX)"
-        assert await shown.evaluate_all(clips) == ["clip"] * 4
+        assert await shown.evaluate_all(clips) == ["clip"] * 6
         assert await tab.overflow() == 0
         await tab.page.get_by_role("button", name="Open a copy in the chat").click()
-        await expect(answers(tab)).to_have_count(2)
+        await expect(answers(tab)).to_have_count(3)
         assert await tab.overflow() == 0
+        wide = "table => table.scrollWidth > table.clientWidth"
+        assert await answers(tab).get_by_role("table").evaluate(wide)

@@ -1,7 +1,9 @@
 """Lists of more than one page, and what goes on after a reload, in Chromium with the demo model."""
 
+import base64
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -18,6 +20,7 @@ from tests.support.services import MODEL, Corral
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module"), needs_chromium]
 
 
+PICTURE = Path(__file__).resolve().parents[3] / "docs/understand/demo-vision.png"
 COUNT_CHANGES = """() => {
   window.changes = 0;
   new MutationObserver(() => { window.changes++; })
@@ -234,9 +237,15 @@ async def test_an_answer_that_is_no_json_is_said(tab: Tab) -> None:
 
 
 async def test_a_chat_is_stored_whole_and_comes_back(tab: Tab, api: httpx.AsyncClient) -> None:
-    """With its calls and their outputs."""
+    """With reasoning, calls and their outputs, and pictures."""
+    picture = f"data:image/png;base64,{base64.b64encode(PICTURE.read_bytes()).decode()}"
+    question = [
+        {"type": "input_image", "image_url": picture, "detail": "auto"},
+        {"type": "input_text", "text": "What is the weather in Paris?"},
+    ]
     items = [
-        {"type": "message", "role": "user", "content": "What is the weather in Paris?"},
+        {"type": "message", "role": "user", "content": question},
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "I look outside."}]},
         {"type": "function_call", "call_id": "c1", "name": "get_weather", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "c1", "output": "sunny"},
         {"type": "message", "role": "assistant", "content": "It is sunny."},
@@ -253,6 +262,8 @@ async def test_a_chat_is_stored_whole_and_comes_back(tab: Tab, api: httpx.AsyncC
     assert copy != conversation["id"]
     assert [item["type"] for item in stored] == [item["type"] for item in items]
     assert json.dumps(stored).count("sunny") == 2
+    assert stored[0]["content"][0]["image_url"] == picture
+    assert stored[1]["summary"][0]["text"] == "I look outside."
 
 
 async def test_the_code_of_an_answer_is_copied(tab: Tab, api: httpx.AsyncClient) -> None:
