@@ -32,12 +32,11 @@ class Network:
     def mend(self) -> None:
         self.is_broken, self.left_bytes = False, None
 
-    async def _count(self, piece: bytes) -> bytes:
+    def _count(self, piece: bytes) -> None:
         if self.left_bytes is not None:
             self.left_bytes -= len(piece)
             if self.left_bytes < 0:
                 self.cut()
-        return piece
 
     async def _without_prefix(self, piece: bytes) -> bytes:
         await self.flows.wait()
@@ -55,22 +54,29 @@ class Network:
         self._writers |= ends
         with closing(writer), closing(to_server), suppress(OSError):
             pumps = [
-                _pump(reader, to_server, self._without_prefix),
-                _pump(from_server, writer, self._count),
+                _pump(reader, to_server, change=self._without_prefix),
+                _pump(from_server, writer, seen=self._count),
             ]
             await asyncio.wait(map(asyncio.ensure_future, pumps), return_when="FIRST_COMPLETED")
         self._writers -= ends
 
 
+async def _unchanged(piece: bytes) -> bytes:
+    return piece
+
+
 async def _pump(
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
-    change: Callable[[bytes], Awaitable[bytes]],
+    *,
+    change: Callable[[bytes], Awaitable[bytes]] = _unchanged,
+    seen: Callable[[bytes], None] = lambda _: None,
 ) -> None:
     with suppress(OSError):
         while piece := await reader.read(_PIECE_BYTES):
             writer.write(await change(piece))
             await writer.drain()
+            seen(piece)
 
 
 @asynccontextmanager

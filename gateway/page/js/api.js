@@ -31,7 +31,7 @@ export class ApiError extends Error {
 }
 
 const BROKEN = "The connection to the server broke before the answer was whole.";
-const UNREACHABLE = [502, 503, 504]; // a proxy says this while the server behind it starts
+const UNREACHABLE = [429, 502, 503, 504]; // it has too much to do, or a proxy says that it starts
 const MAX_PAUSE_S = 8;
 /** The last event of a streamed response; the other streams end with `[DONE]`. */
 const LAST_EVENT = /^response\.(completed|failed|incomplete|cancelled)$/;
@@ -106,10 +106,10 @@ function checkType(response, wanted) {
 
 export const get = (path, query, options) => call("GET", path, { query, ...options });
 /** All objects of a list, oldest first. */
-export async function getAll(path) {
+export async function getAll(path, query) {
   const found = [];
   for (let after; ;) {
-    const page = await get(path, { limit: 100, order: "asc", after });
+    const page = await get(path, { ...query, limit: 100, order: "asc", after });
     found.push(...page.data);
     if (!page.has_more) return found;
     after = page.last_id;

@@ -4,7 +4,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { followEvents, get, getAll, postWhole, remove, saveFile } from "./api.js";
 import { fromItems, toItems, toMarkdown } from "./chat_items.js";
 import { areModelsLoading, startChat } from "./chat_state.js";
-import { addResponseEvent, ItemLog, liveItems, NO_EVENTS } from "./items.js";
+import { addResponseEvent, ItemLog, liveItems, NO_EVENTS, PICTURES } from "./items.js";
 import { ModelField } from "./model_field.js";
 import { Action, Broken, ErrorBox, Field, Form, html, readArray, Table, Time, useList, useLoad } from "./ui.js";
 
@@ -30,7 +30,7 @@ function ConversationList() {
 function Conversation({ id }) {
   const path = `v1/conversations/${id}`;
   const conversation = useLoad(() => get(path), [id]);
-  const items = useList(`${path}/items`, { order: "desc" });
+  const items = useList(`${path}/items`, { order: "desc", include: PICTURES });
   const [live, setLive] = useState(null);
   const [isBroken, setBroken] = useState(false);
   const leaving = useRef(new AbortController());
@@ -61,9 +61,9 @@ function Conversation({ id }) {
   const shown = [...items.rows.toReversed(), ...(live ?? [])];
   return html`<p><a href="#/conversations">All conversations</a></p>
     <div class="row"><h2>${title}</h2>
-      <${Action} run=${async () => openInChat(title, await getAll(`${path}/items`))}>Open a copy in the chat<//>
-      <${Action} run=${async () => saveFile(`${id}.json`, JSON.stringify(await getAll(`${path}/items`), null, 2))}>Save as JSON<//>
-      <${Action} run=${async () => saveFile(`${id}.md`, toMarkdown(fromItems(await getAll(`${path}/items`))))}>Save as Markdown<//></div>
+      <${Action} run=${async () => openInChat(title, await getAll(`${path}/items`, { include: PICTURES }))}>Open a copy in the chat<//>
+      <${Action} run=${async () => saveFile(`${id}.json`, JSON.stringify(await getAll(`${path}/items`, { include: PICTURES }), null, 2))}>Save as JSON<//>
+      <${Action} run=${async () => saveFile(`${id}.md`, toMarkdown(fromItems(await getAll(`${path}/items`, { include: PICTURES }))))}>Save as Markdown<//></div>
     ${shown.length > 0 && html`<${ItemLog} items=${shown} label="Items" isBusy=${live !== null} hasOlder=${items.hasMore} loadOlder=${items.more} />`}
     <${Broken} isShown=${isBroken} />
     ${!shown.length && html`<p class="muted">It has no items yet.</p>`}

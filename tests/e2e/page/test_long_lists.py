@@ -256,8 +256,10 @@ async def test_a_chat_is_stored_whole_and_comes_back(tab: Tab, api: httpx.AsyncC
     await expect(tab.page.get_by_role("group", name="Tool call: get_weather")).to_be_visible()
     await tab.page.get_by_role("button", name="Store as a conversation").click()
     await expect(tab.page.get_by_role("log", name="Items")).to_be_visible()
+    await expect(tab.page.get_by_role("img", name="Attached picture")).to_be_visible()
     copy = tab.page.url.rpartition("/")[2]
-    stored = (await api.get(f"/v1/conversations/{copy}/items?order=asc")).json()["data"]
+    path = f"/v1/conversations/{copy}/items?order=asc&include=message.input_image.image_url"
+    stored = (await api.get(path)).json()["data"]
 
     assert copy != conversation["id"]
     assert [item["type"] for item in stored] == [item["type"] for item in items]
