@@ -243,7 +243,7 @@ async def test_a_chat_is_stored_whole_and_comes_back(tab: Tab, api: httpx.AsyncC
         {"type": "input_image", "image_url": picture, "detail": "auto"},
         {"type": "input_text", "text": "What is the weather in Paris?"},
     ]
-    items = [
+    items: list[dict[str, Any]] = [
         {"type": "message", "role": "user", "content": question},
         {"type": "reasoning", "summary": [{"type": "summary_text", "text": "I look outside."}]},
         {"type": "function_call", "call_id": "c1", "name": "get_weather", "arguments": "{}"},
