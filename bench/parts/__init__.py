@@ -13,6 +13,7 @@ from bench.parts import (
     interactive,
     memory,
     objects,
+    page,
     pictures,
     queue,
     runs,
@@ -47,6 +48,7 @@ PARTS = (
     upstream.PART,
     documents.PART,
     pictures.PART,
+    page.PART,
     attacks.PART,
     warm.PART,
 )

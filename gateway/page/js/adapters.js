@@ -6,13 +6,13 @@ import { Action, Field, Form, formatBytes, html, notify, Status, Table, useList,
 export function AdaptersView() {
   const list = useList("v1/adapters");
   usePolling(list.reload, 2, list.rows?.some(row => row.engines.some(each => each.status === "pending" || each.status === "loading")) ?? false);
-  const register = async ({ name, model, scale, file }) => {
+  const register = async ({ name, model, scale, file }, options) => {
     const form = new FormData();
     form.append("name", name);
     if (model) form.append("model", model);
     if (scale) form.append("default_scale", scale);
     form.append("file", file);
-    await post("v1/adapters", form);
+    await post("v1/adapters", form, options);
     notify("The engines are loading the adapter.");
     await list.reload();
   };

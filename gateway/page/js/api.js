@@ -31,7 +31,7 @@ export class ApiError extends Error {
 }
 
 const BROKEN = "The connection to the server broke before the answer was whole.";
-const UNREACHABLE = [502, 503, 504]; // a proxy says this while the server behind it starts
+const UNREACHABLE = [429, 502, 503, 504]; // it has too much to do, or a proxy says that it starts
 const MAX_PAUSE_S = 8;
 /** The last event of a streamed response; the other streams end with `[DONE]`. */
 const LAST_EVENT = /^response\.(completed|failed|incomplete|cancelled)$/;
@@ -54,24 +54,41 @@ async function receive(promise, problem) {
 
 /**
  * Make a request and return its response. Throws ApiError, or an Error if there is no answer.
- * @param {{query?: object, body?: object|FormData, signal?: AbortSignal, headers?: object}} options
+ * @param {{query?: object, body?: object|FormData, signal?: AbortSignal, onProgress?: (sent: number, all: number) => void}} options
+ *   `onProgress` is told how many bytes of a FormData are sent
  */
-export async function request(method, path, { query, body, signal, headers = {} } = {}) {
+export async function request(method, path, { query, body, signal, onProgress } = {}) {
   const url = new URL(path, BASE);
   for (const [name, value] of Object.entries(query ?? {})) {
     if (value !== undefined && value !== "") url.searchParams.set(name, value);
   }
-  headers = { ...headers };
+  const headers = {};
   if (apiKey.value) headers.authorization = `Bearer ${apiKey.value}`;
   const isForm = body instanceof FormData;
   if (body && !isForm) headers["content-type"] = "application/json";
-  const response = await receive(fetch(url, {
-    method, headers, signal, body: body && !isForm ? JSON.stringify(body) : body, credentials: "omit",
-  }), "The server cannot be reached.");
+  const answer = isForm ? sendForm(method, url, headers, body, signal, onProgress)
+    : fetch(url, { method, headers, signal, body: body && JSON.stringify(body), credentials: "omit" });
+  const response = await receive(answer, "The server cannot be reached.");
   if (response.ok) return response;
   const { error } = await response.json().catch(() => ({}));
   if (response.status === 401) keyProblem.value = error?.message ?? "An API key is required.";
   throw new ApiError(response.status, error);
+}
+
+/** Send a form, as `fetch` does, which tells nothing of its progress. */
+function sendForm(method, url, headers, form, signal, onProgress = () => {}) {
+  const sending = new XMLHttpRequest();
+  sending.open(method, url);
+  sending.responseType = "blob";
+  for (const [name, value] of Object.entries(headers)) sending.setRequestHeader(name, value);
+  return new Promise((resolve, reject) => {
+    sending.upload.onprogress = ({ loaded, total }) => onProgress(loaded, total);
+    sending.onload = () => resolve(new Response(sending.response, { status: sending.status }));
+    sending.onerror = reject;
+    sending.onabort = () => reject(new DOMException("It was cancelled.", "AbortError"));
+    signal?.addEventListener("abort", () => sending.abort());
+    sending.send(form);
+  });
 }
 
 /** Make a request and return the JSON of its answer. */
@@ -89,10 +106,10 @@ function checkType(response, wanted) {
 
 export const get = (path, query, options) => call("GET", path, { query, ...options });
 /** All objects of a list, oldest first. */
-export async function getAll(path) {
+export async function getAll(path, query) {
   const found = [];
   for (let after; ;) {
-    const page = await get(path, { limit: 100, order: "asc", after });
+    const page = await get(path, { ...query, limit: 100, order: "asc", after });
     found.push(...page.data);
     if (!page.has_more) return found;
     after = page.last_id;
@@ -101,6 +118,18 @@ export async function getAll(path) {
 
 export const post = (path, body = {}, options) => call("POST", path, { body, ...options });
 export const remove = path => call("DELETE", path);
+
+/** Create an object, and then its parts at `name`, all of them or none; returns its id. */
+export async function postWhole(path, body, name, parts) {
+  const { id } = await post(path, body);
+  try {
+    for (const part of parts) await post(`${path}/${id}/${name}`, part);
+  } catch (error) {
+    await remove(`${path}/${id}`).catch(() => { error.message += ` A part of it is stored as ${id}.`; });
+    throw error;
+  }
+  return id;
+}
 
 /**
  * Make a request and yield its server-sent events: `{event, id, data}`, with `data` as JSON.

@@ -10,8 +10,8 @@ const ACTIVE = ["validating", "in_progress", "finalizing", "cancelling"];
 export function BatchesView() {
   const list = useList("v1/batches");
   usePolling(list.reload, 1, list.rows?.some(batch => ACTIVE.includes(batch.status)) ?? false);
-  const create = async ({ file, endpoint, hours }) => {
-    const { id } = await uploadFile(file, "batch");
+  const create = async ({ file, endpoint, hours }, options) => {
+    const { id } = await uploadFile(file, "batch", options);
     await post("v1/batches", { input_file_id: id, endpoint, completion_window: `${hours}h` });
     notify("The batch is being checked.");
     await list.reload();
@@ -29,7 +29,7 @@ export function BatchesView() {
       ["", row => html`<div class="row">
         ${row.output_file_id && html`<${Action} run=${() => download(`v1/files/${row.output_file_id}/content`, `${row.id}-output.jsonl`)}>Output<//>`}
         ${row.error_file_id && html`<${Action} run=${() => download(`v1/files/${row.error_file_id}/content`, `${row.id}-errors.jsonl`)}>Errors<//>`}
-        ${ACTIVE.slice(0, 3).includes(row.status) && html`<${Action} class="danger" confirm="Cancel this batch?" run=${async () => { await post(`v1/batches/${row.id}/cancel`); await list.reload(); }}>Cancel<//>`}</div>`],
+        ${ACTIVE.slice(0, 3).includes(row.status) && html`<${Action} class="danger" confirm=${`Cancel the batch ${row.id}? Lines that have not begun are not answered.`} run=${async () => { await post(`v1/batches/${row.id}/cancel`); await list.reload(); }}>Cancel<//>`}</div>`],
     ]} />`;
 }
 

@@ -1,6 +1,6 @@
 /** The chat: messages with their reasoning and tool calls, and the composer. */
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { readAttachment } from "./attachments.js";
 import { AskedCalls, MadeCalls } from "./chat_calls.js";
 import { isMade } from "./chat_items.js";
@@ -10,11 +10,10 @@ import * as chat from "./chat_state.js";
 import { Markdown } from "./markdown.js";
 import { canRecord, startRecording } from "./sound_recorder.js";
 import { Transcript } from "./transcript.js";
-import { Action, copyText, ErrorBox, focus, html, MESSAGE_BOX, notify, onEscape } from "./ui.js";
+import { Action, copyText, ErrorBox, focus, html, IS_TOUCH, MESSAGE_BOX, notify, onEscape } from "./ui.js";
 
 const LONG_TEXT = 5000; // characters; a longer text that is pasted is attached
 const SHOWN = 40; // messages that are shown at first, and more each time
-const IS_TOUCH = matchMedia("(pointer: coarse)").matches; // where Enter is a new line, as on phones
 
 export function ChatView({ id }) {
   const [limit, setLimit] = useState(SHOWN);
@@ -24,6 +23,8 @@ export function ChatView({ id }) {
   useEffect(() => { chat.loadModels(); }, []);
   useEffect(() => { if (id) chat.openChat(id); }, [id]);
   useEffect(() => { setLimit(SHOWN); }, [opened]);
+  const address = messages.length ? `#/chat/${opened}` : "#/chat";
+  useEffect(() => { history.replaceState(null, "", address); }, [address]); // for the way back to it
   useEffect(() => {
     const stop = event => { if (event.key === "Escape" && !event.defaultPrevented && !event.target.closest?.("dialog")) chat.stop(); };
     addEventListener("keydown", stop);
@@ -37,14 +38,17 @@ export function ChatView({ id }) {
           hasOlder=${shown.length < messages.length} loadOlder=${async () => setLimit(limit + SHOWN)}>
         <${ErrorBox} error=${chat.modelsError.value} />
         ${!messages.length && html`<p class="muted hello">Ask ${chat.model.value?.id ?? "the model"} something.</p>`}
-        ${shown.map(message => message.role === "user"
-          ? html`<${UserMessage} key=${message.id} message=${message} />`
-          : html`<${ModelMessage} key=${message.id} message=${message} isLast=${message === last} />`)}
+        ${shown.map(message => html`<${Message} key=${message.id} message=${message} isLast=${message === last} />`)}
       <//>
       <${Composer} isRunning=${isRunning} />
     </section>
     <aside class="side" aria-label="Chats and settings"><${ChatList} /><${ChatSettings} /></aside>
   </div>`;
+}
+
+/** A message, which is made again only when it changes. */
+function Message({ message, isLast }) {
+  return useMemo(() => html`<${message.role === "user" ? UserMessage : ModelMessage} message=${message} isLast=${isLast} />`, [message, isLast]);
 }
 
 /** Which version of a message is shown, and the others. */
@@ -58,35 +62,36 @@ function Versions({ message }) {
 }
 
 function UserMessage({ message }) {
-  const [isEditing, setEditing] = useState(false);
   const send = text => chat.send(text, message.attachments, message.parent);
   return html`<article class="message user" aria-label="You">
     <${Attachments} items=${message.attachments} />
-    ${isEditing ? html`<${Editor} message=${message} submit="Send again" change=${send} close=${() => setEditing(false)} />`
+    ${message.id in chat.edits.value ? html`<${Editor} message=${message} submit="Send again" change=${send} />`
       : html`<p class="text">${message.text}</p>
-        <div class="tools"><${Versions} message=${message} /><${MessageActions} message=${message} edit=${() => setEditing(true)} /></div>`}
+        <div class="tools"><${Versions} message=${message} /><${MessageActions} message=${message} /></div>`}
   </article>`;
 }
 
 /** Changes the text of a message, which makes another version of it. */
-function Editor({ message, submit, change, close }) {
+function Editor({ message: { id }, submit, change }) {
+  const text = chat.edits.value[id];
+  const close = () => chat.edit(id, undefined);
   const save = event => {
     event.preventDefault();
     close();
-    change(new FormData(event.currentTarget).get("text"));
+    change(text);
   };
   return html`<form class="fields" onSubmit=${save} onKeyDown=${onEscape(close)}>
-    <textarea name="text" aria-label="Edit the message" rows="3" ref=${focus} required>${message.text}</textarea>
+    <textarea name="text" aria-label="Edit the message" rows="3" ref=${focus} required value=${text} onInput=${event => chat.edit(id, event.target.value)} />
     <div class="row"><button class="primary">${submit}</button><button type="button" onClick=${close}>Cancel</button></div></form>`;
 }
 
-function MessageActions({ message, edit }) {
+function MessageActions({ message }) {
   const remove = async () => {
     const others = chat.following(message).size - 1;
     if (window.confirm(`Delete this message${others ? ` and ${others} after it` : ""}?`)) await chat.deleteMessage(message);
   };
   return html`${message.text && html`<${Action} class="plain" run=${() => copyText(message.text)}>Copy<//>`}
-    <button class="plain" onClick=${edit}>Edit</button>
+    <button class="plain" onClick=${() => chat.edit(message.id, message.text)}>Edit</button>
     <${Action} class="plain" run=${remove}>Delete<//>`;
 }
 
@@ -103,10 +108,9 @@ function Attachments({ items, onRemove }) {
 function ModelMessage({ message, isLast }) {
   const isRunning = message.state === "running";
   const made = message.calls.filter(isMade);
-  const [isEditing, setEditing] = useState(false);
-  if (isEditing) {
+  if (message.id in chat.edits.value) {
     const change = text => chat.addVersion(message, text);
-    return html`<article class="message model" aria-label="Model"><${Editor} message=${message} submit="Save" change=${change} close=${() => setEditing(false)} /></article>`;
+    return html`<article class="message model" aria-label="Model"><${Editor} message=${message} submit="Save" change=${change} /></article>`;
   }
   return html`<article class="message model" aria-label="Model">
     ${message.reasoning && html`<details class="reasoning"><summary>Reasoning</summary><p class="text">${message.reasoning}</p></details>`}
@@ -120,7 +124,7 @@ function ModelMessage({ message, isLast }) {
     ${!isRunning && html`<div class="tools"><${Versions} message=${message} />
       <button class="plain" onClick=${() => chat.regenerate(message)}>Regenerate</button>
       ${isLast && chat.canContinue(message) && html`<button class="plain" onClick=${() => chat.generate(message)}>Continue</button>`}
-      <${MessageActions} message=${message} edit=${() => setEditing(true)} />
+      <${MessageActions} message=${message} />
       <span class="muted">${describe(message)}</span></div>`}
   </article>`;
 }
@@ -137,24 +141,27 @@ function describe({ state, finish, firstMs, usage, timings }) {
 }
 
 function Composer({ isRunning }) {
-  const { text, attachments } = chat.draft.value;
+  const { text, attachments, unread } = chat.draft.value;
   const change = changes => { chat.draft.value = { ...chat.draft.value, ...changes }; };
   const picker = useRef();
   const modalities = chat.model.value?.input_modalities ?? ["text"];
   const attach = async files => {
-    for (const file of files) {
+    change({ unread: [...chat.draft.value.unread, ...files] });
+    const isWanted = file => chat.draft.value.unread.includes(file); // until it is cancelled
+    for (const file of files.filter(isWanted)) {
       try {
         const item = await readAttachment(file, modalities);
-        change({ attachments: [...chat.draft.value.attachments, item] });
+        if (isWanted(file)) change({ attachments: [...chat.draft.value.attachments, item] });
       } catch (error) {
         notify(error.message, true);
       }
+      change({ unread: chat.draft.value.unread.filter(each => each !== file) });
     }
   };
   const submit = event => {
     event.preventDefault();
-    const { text: typed, attachments: files } = chat.draft.value; // perhaps not rendered yet
-    if (isRunning || !(typed.trim() || files.length)) return;
+    const { text: typed, attachments: files, unread: left } = chat.draft.value; // perhaps not rendered yet
+    if (isRunning || left.length || !(typed.trim() || files.length)) return;
     chat.send(typed.trim(), files);
     change({ text: "", attachments: [] });
   };
@@ -173,6 +180,8 @@ function Composer({ isRunning }) {
   return html`<form class="composer" onSubmit=${submit} onDragOver=${event => event.preventDefault()}
       onDrop=${event => { event.preventDefault(); attach([...event.dataTransfer.files]); }}>
     <${Attachments} items=${attachments} onRemove=${item => change({ attachments: chat.draft.value.attachments.filter(each => each !== item) })} />
+    ${unread.length > 0 && html`<p class="muted" role="status">Files that are still to be read: ${unread.length}
+      <button type="button" class="plain" onClick=${() => change({ unread: [] })}>Cancel</button></p>`}
     <textarea id=${MESSAGE_BOX} aria-label="Message" placeholder="Message" rows="2" value=${text} onInput=${event => change({ text: event.target.value })} onKeyDown=${onKey} onPaste=${onPaste} />
     <div class="row">
       <input type="file" class="hidden" tabindex="-1" aria-label="Files" multiple ref=${picker}
@@ -182,7 +191,7 @@ function Composer({ isRunning }) {
       <span class="muted hint">${!IS_TOUCH && "Enter sends, Shift+Enter is a new line"}</span>
       ${isRunning
         ? html`<button type="button" class="primary" onClick=${() => chat.stop()}>Stop</button>`
-        : html`<button class="primary">Send</button>`}
+        : html`<button class="primary" disabled=${unread.length > 0}>Send</button>`}
     </div>
   </form>`;
 }

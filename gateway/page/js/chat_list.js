@@ -6,7 +6,7 @@ import { fromItems, toItems } from "./chat_items.js";
 import * as state from "./chat_state.js";
 import { listChats, searchChats, watchChats } from "./chat_store.js";
 import { storeChat } from "./conversations.js";
-import { Action, ErrorBox, Field, focus, hasRoom, html, MESSAGE_BOX, notify, onEscape, parseJson, SIDE, useLoad } from "./ui.js";
+import { Action, ErrorBox, Field, focus, hasRoom, html, MESSAGE_BOX, notify, onEscape, readArray, SIDE, useLoad } from "./ui.js";
 
 const SEARCH = "k"; // with Control or Command, as in llama-server's page
 const NEW_CHAT = "o"; // and with Shift
@@ -88,9 +88,7 @@ function OpenFile() {
   const picker = useRef();
   const open = async ({ target: { files: [file] } }) => {
     try {
-      const items = parseJson(await file.text(), file.name);
-      if (!Array.isArray(items)) throw new Error(`${file.name}: not a JSON array of items`);
-      state.startChat(file.name.replace(/\.json$/, ""), fromItems(items));
+      state.startChat(file.name.replace(/\.json$/, ""), fromItems(await readArray(file, file.name)));
       location.hash = "#/chat";
     } catch (error) {
       notify(error.message, true);

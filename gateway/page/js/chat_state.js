@@ -6,7 +6,7 @@ import { readItem, writeItem } from "./browser_storage.js";
 import { isHosted, makeRequest, NUMBERS } from "./chat_request.js";
 import * as store from "./chat_store.js";
 
-const CHAT_ITEM = "corral.chat"; // the tab's chat, and what is typed
+const CHAT_ITEM = "corral.chat"; // the tab's chat, and what is typed and edited
 const SETTINGS_ITEM = "corral.chat.settings";
 const PRESETS_ITEM = "corral.chat.presets";
 const SAVE_INTERVAL_MS = 1000;
@@ -28,12 +28,20 @@ export const chat = signal(newChat());
  * waits for approval has `approval`: "asked", "approved" or "refused".
  */
 const nodes = signal([]);
+/** An answer that grows, in place of what `nodes` has of it; these change only as often as it is stored. */
+const growing = signal(null);
+const branch = computed(() => pathTo(chat.value.leaf, nodes.value));
 /** The messages of the branch that is shown. */
-export const messages = computed(() => pathTo(chat.value.leaf, nodes.value));
+export const messages = computed(() => {
+  const answer = growing.value;
+  return answer && branch.value.at(-1)?.id === answer.id ? branch.value.with(-1, answer) : branch.value;
+});
 /** The messages that follow each message, or none (null). */
 const children = computed(() => Map.groupBy(nodes.value, node => node.parent));
-/** What is typed, and attached: `{text, attachments}`. */
-export const draft = signal({ text: stored.draft ?? "", attachments: [] });
+/** What is typed, and attached: `{text, attachments, unread}`; `unread` are the files that are still read. */
+export const draft = signal({ text: stored.draft ?? "", attachments: [], unread: [] });
+/** The texts of messages that are edited, by id. */
+export const edits = signal(stored.edits ?? {});
 export const settings = signal({ ...DEFAULTS, ...readItem("localStorage", SETTINGS_ITEM) });
 /** System messages by name. */
 export const presets = signal(readItem("localStorage", PRESETS_ITEM) ?? {});
@@ -57,7 +65,7 @@ let isLeaving = false; // Firefox breaks connections before the page is hidden
 let asked = 0; // how often another chat was asked for
 let shown = 0; // which of these is shown: none that was asked for before comes after it
 
-restore().finally(() => effect(() => { writeItem("sessionStorage", CHAT_ITEM, { id: chat.value.id, draft: draft.value.text }); }));
+restore().finally(() => effect(() => { writeItem("sessionStorage", CHAT_ITEM, typed()); }));
 effect(() => { writeItem("localStorage", SETTINGS_ITEM, settings.value); });
 effect(() => { writeItem("localStorage", PRESETS_ITEM, presets.value); });
 store.watchChats((id, gone) => {
@@ -91,13 +99,21 @@ export async function loadModels() {
 export const resetSettings = () => { settings.value = { ...DEFAULTS, model: settings.value.model }; };
 export const setSetting = (name, value) => { settings.value = { ...settings.value, [name]: value }; };
 
+/** The open chat, and what is typed in this tab. */
+const typed = () => ({ id: chat.value.id, draft: draft.value.text, edits: edits.value });
+
+/** Edit a message, with this text; undefined ends that. */
+export function edit(id, text) {
+  const { [id]: _, ...others } = edits.value;
+  edits.value = text === undefined ? others : { ...others, [id]: text };
+}
+
 /** Keep what is not stored yet when the page is left: nothing but the session's storage is written in time. */
 function leave() {
   if (!unstored.size) return;
   const left = [...unstored].map(({ answer, begun }) => ({ begun, answer: stopped(answer) }));
-  const item = { id: chat.value.id, draft: draft.value.text };
-  writeItem("sessionStorage", CHAT_ITEM, { ...item, left: left.map(({ answer }) => ({ answer })) });
-  writeItem("sessionStorage", CHAT_ITEM, { ...item, left }); // files in messages may have no room there
+  writeItem("sessionStorage", CHAT_ITEM, { ...typed(), left: left.map(({ answer }) => ({ answer })) });
+  writeItem("sessionStorage", CHAT_ITEM, { ...typed(), left }); // files in messages may have no room there
   for (const id of runs.value.keys()) stop(id);
 }
 
@@ -341,10 +357,12 @@ export async function generate(continued = null) {
   const run = { controller, answer: { ...answer, ...UNFINISHED, state: "running" } };
   const { chat: id } = answer;
   const begin = answer.text.length + answer.reasoning.length;
-  const change = next => {
-    run.answer = next;
-    if (unstored.has(run) && chat.value.id === id) put(next);
-  };
+  const isShown = () => unstored.has(run) && chat.value.id === id;
+  const end = changes => batch(() => {
+    run.answer = { ...run.answer, ...changes };
+    if (growing.value?.id === answer.id) growing.value = null;
+    if (isShown()) put(run.answer);
+  });
   unstored.add(run);
   const startedAt = performance.now();
   let savedAt = startedAt;
@@ -360,14 +378,16 @@ export async function generate(continued = null) {
     for await (const { data } of streamEvents("POST", path, { body, signal: controller.signal })) {
       const next = add(run.answer, data);
       const isFirst = !next.firstMs && next.text.length + next.reasoning.length > begin;
-      change(isFirst ? { ...next, firstMs: performance.now() - startedAt } : next);
+      run.answer = isFirst ? { ...next, firstMs: performance.now() - startedAt } : next;
+      if (isShown()) growing.value = run.answer;
       if (performance.now() - savedAt < SAVE_INTERVAL_MS) continue;
       savedAt = performance.now();
+      if (isShown()) put(run.answer);
       save(id, {}, [run.answer]);
     }
-    change({ ...run.answer, state: "done" });
+    end({ state: "done" });
   } catch (problem) {
-    change({ ...run.answer, ...(controller.signal.aborted || isLeaving ? { state: "stopped" } : { state: "failed", error: problem.message }) });
+    end(controller.signal.aborted || isLeaving ? { state: "stopped" } : { state: "failed", error: problem.message });
   }
   if (runs.value.get(id) === run) stop(id);
   if (unstored.has(run)) await save(id, {}, [run.answer]);

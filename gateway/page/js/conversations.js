@@ -1,12 +1,12 @@
 /** Conversations that the server stores: list, items, and answers that continue one. */
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import { followEvents, get, getAll, post, remove, saveFile } from "./api.js";
+import { followEvents, get, getAll, postWhole, remove, saveFile } from "./api.js";
 import { fromItems, toItems, toMarkdown } from "./chat_items.js";
 import { areModelsLoading, startChat } from "./chat_state.js";
-import { addResponseEvent, ItemLog, liveItems, NO_EVENTS } from "./items.js";
+import { addResponseEvent, ItemLog, liveItems, NO_EVENTS, PICTURES } from "./items.js";
 import { ModelField } from "./model_field.js";
-import { Action, Broken, ErrorBox, Field, Form, html, parseJson, Table, Time, useList, useLoad } from "./ui.js";
+import { Action, Broken, ErrorBox, Field, Form, html, readArray, Table, Time, useList, useLoad } from "./ui.js";
 
 export function ConversationsView({ id }) {
   return id ? html`<${Conversation} key=${id} id=${id} />` : html`<${ConversationList} />`;
@@ -15,9 +15,7 @@ export function ConversationsView({ id }) {
 function ConversationList() {
   const list = useList("v1/conversations");
   const create = async ({ title, file }) => {
-    const items = file.size ? parseJson(await file.text(), "Items") : [];
-    if (!Array.isArray(items)) throw new Error("Items: not a JSON array");
-    location.hash = `#/conversations/${await storeItems(items, title)}`;
+    location.hash = `#/conversations/${await storeItems(await readArray(file, "Items"), title)}`;
   };
   return html`<details class="panel"><summary>New conversation</summary>
       <${Form} label="New conversation" submit="Create" onSubmit=${create}><${Field} label="Title" name="title" maxlength="512" />
@@ -25,14 +23,14 @@ function ConversationList() {
     <${Table} caption="Conversations" ...${list} columns=${[
       ["Conversation", row => html`<a href=${`#/conversations/${row.id}`}>${row.metadata.title ?? row.id}</a>`],
       ["Created", row => html`<${Time} value=${row.created_at} />`],
-      ["", row => html`<${Action} class="danger" confirm="Delete this conversation?" run=${async () => { await remove(`v1/conversations/${row.id}`); await list.reload(); }}>Delete<//>`],
+      ["", row => html`<${Action} class="danger" confirm=${`Delete the conversation "${row.metadata.title ?? row.id}" with all its items?`} run=${async () => { await remove(`v1/conversations/${row.id}`); await list.reload(); }}>Delete<//>`],
     ]} />`;
 }
 
 function Conversation({ id }) {
   const path = `v1/conversations/${id}`;
   const conversation = useLoad(() => get(path), [id]);
-  const items = useList(`${path}/items`, { order: "desc" });
+  const items = useList(`${path}/items`, { order: "desc", include: PICTURES });
   const [live, setLive] = useState(null);
   const [isBroken, setBroken] = useState(false);
   const leaving = useRef(new AbortController());
@@ -63,9 +61,9 @@ function Conversation({ id }) {
   const shown = [...items.rows.toReversed(), ...(live ?? [])];
   return html`<p><a href="#/conversations">All conversations</a></p>
     <div class="row"><h2>${title}</h2>
-      <${Action} run=${async () => openInChat(title, await getAll(`${path}/items`))}>Open a copy in the chat<//>
-      <${Action} run=${async () => saveFile(`${id}.json`, JSON.stringify(await getAll(`${path}/items`), null, 2))}>Save as JSON<//>
-      <${Action} run=${async () => saveFile(`${id}.md`, toMarkdown(fromItems(await getAll(`${path}/items`))))}>Save as Markdown<//></div>
+      <${Action} run=${async () => openInChat(title, await getAll(`${path}/items`, { include: PICTURES }))}>Open a copy in the chat<//>
+      <${Action} run=${async () => saveFile(`${id}.json`, JSON.stringify(await getAll(`${path}/items`, { include: PICTURES }), null, 2))}>Save as JSON<//>
+      <${Action} run=${async () => saveFile(`${id}.md`, toMarkdown(fromItems(await getAll(`${path}/items`, { include: PICTURES }))))}>Save as Markdown<//></div>
     ${shown.length > 0 && html`<${ItemLog} items=${shown} label="Items" isBusy=${live !== null} hasOlder=${items.hasMore} loadOlder=${items.more} />`}
     <${Broken} isShown=${isBroken} />
     ${!shown.length && html`<p class="muted">It has no items yet.</p>`}
@@ -81,19 +79,11 @@ function openInChat(title, items) {
 /** Store the messages of the chat as a conversation; returns its id. */
 export const storeChat = (messages, title) => storeItems(toItems(messages), title);
 
-/** Store a conversation with items, all of them or none. */
-async function storeItems(items, title) {
+/** Store a conversation with items; returns its id. */
+function storeItems(items, title) {
   const made = items.filter(({ type = "message" }) => !type.startsWith("mcp_approval_")) // an approval counts once
     .map(({ id, status, approval_request_id, ...item }) => item); // they get new ids
   const metadata = title ? { title: title.slice(0, 512) } : {};
-  const { id } = await post("v1/conversations", { metadata, items: made.slice(0, 20) });
-  try {
-    for (let at = 20; at < made.length; at += 20) {
-      await post(`v1/conversations/${id}/items`, { items: made.slice(at, at + 20) });
-    }
-  } catch (error) {
-    await remove(`v1/conversations/${id}`).catch(() => { error.message += ` A part of it is stored as ${id}.`; });
-    throw error;
-  }
-  return id;
+  const [first = [], ...rest] = Array.from({ length: Math.ceil(made.length / 20) }, (_, at) => made.slice(20 * at, 20 * at + 20));
+  return postWhole("v1/conversations", { metadata, items: first }, "items", rest.map(each => ({ items: each })));
 }

@@ -5,18 +5,18 @@ import { Action, Field, Form, formatBytes, html, notify, Table, Time, useList } 
 
 const PURPOSES = ["assistants", "batch", "user_data", "vision"];
 
-/** Store a file of an input; returns its object. */
-export function uploadFile(file, purpose) {
+/** Store a file of an input, with `options` of the request; returns its object. */
+export function uploadFile(file, purpose, options) {
   const form = new FormData();
   form.append("purpose", purpose);
   form.append("file", file);
-  return post("v1/files", form);
+  return post("v1/files", form, options);
 }
 
 export function FilesView() {
   const list = useList("v1/files");
-  const upload = async ({ file, purpose }) => {
-    const stored = await uploadFile(file, purpose);
+  const upload = async ({ file, purpose }, options) => {
+    const stored = await uploadFile(file, purpose, options);
     notify(`Stored as ${stored.id}.`);
     await list.reload();
   };

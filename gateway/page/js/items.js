@@ -4,6 +4,9 @@ import { Markdown } from "./markdown.js";
 import { Transcript } from "./transcript.js";
 import { html, Json } from "./ui.js";
 
+/** What `include` asks for, so that items have their pictures. */
+export const PICTURES = "message.input_image.image_url";
+
 /** Show items in their order. */
 export function ItemList({ items, label }) {
   return html`<div class="items" role="group" aria-label=${label}>${items.map(item => html`<${Item} key=${item.id} item=${item} />`)}</div>`;

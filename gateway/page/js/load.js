@@ -81,7 +81,7 @@ export function LoadView() {
       ["Diverges in", row => row.divergence ? html`<code>${row.divergence.field || `token ${row.divergence.token_index}`}</code>` : ""],
       ["Generated", row => formatNumber(row.choices.reduce((sum, choice) => sum + choice.completion_tokens, 0)), true],
       ["Age", row => `${parseFloat(row.age).toFixed(1)} s`, true],
-      ["", row => html`<${Action} class="danger" confirm="Abort this request?" run=${async () => { await post("admin/requests/abort", { request_ids: [row.id] }); await reload(); }}>Abort<//>`],
+      ["", row => html`<${Action} class="danger" confirm=${`Abort the request ${row.id} of the project ${row.project}?`} run=${async () => { await post("admin/requests/abort", { request_ids: [row.id] }); await reload(); }}>Abort<//>`],
     ]} />`;
 }
 

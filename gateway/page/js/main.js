@@ -18,7 +18,7 @@ import { LoadView } from "./load.js";
 import { ModelsView } from "./models.js";
 import { ResponsesView } from "./responses.js";
 import { ThreadsView } from "./threads.js";
-import { Field, html, Notice } from "./ui.js";
+import { Field, html, IS_TOUCH, MESSAGE_BOX, Notice } from "./ui.js";
 import { UsageView } from "./usage.js";
 import { VectorStoresView } from "./vector_stores.js";
 
@@ -124,7 +124,8 @@ function App() {
   const isFirst = useRef(true);
   useEffect(() => {
     document.title = `${title} – Corral`;
-    if (!isFirst.current) heading.current.focus();
+    const box = IS_TOUCH ? null : document.getElementById(MESSAGE_BOX);
+    if (box || !isFirst.current) (box ?? heading.current).focus();
     isFirst.current = false;
   }, [title]);
   return html`

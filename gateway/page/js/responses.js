@@ -3,7 +3,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { followEvents, get, post, remove } from "./api.js";
 import { areModelsLoading } from "./chat_state.js";
-import { addResponseEvent, ItemList, ItemLog, liveItems, NO_EVENTS } from "./items.js";
+import { addResponseEvent, ItemList, ItemLog, liveItems, NO_EVENTS, PICTURES } from "./items.js";
 import { ModelField } from "./model_field.js";
 import { Action, Broken, ErrorBox, Field, Form, formatNumber, html, Json, notify, Status, Table, Time, useList, useLoad, usePolling } from "./ui.js";
 
@@ -30,7 +30,7 @@ function ResponseList() {
       ["Model", row => row.model],
       ["Tokens", row => row.usage ? formatNumber(row.usage.total_tokens) : "–", true],
       ["Created", row => html`<${Time} value=${row.created_at} />`],
-      ["", row => html`<${Action} class="danger" confirm="Delete this response?" run=${async () => { await remove(`v1/responses/${row.id}`); await list.reload(); }}>Delete<//>`],
+      ["", row => html`<${Action} class="danger" confirm=${`Delete the response ${row.id} with its input and output?`} run=${async () => { await remove(`v1/responses/${row.id}`); await list.reload(); }}>Delete<//>`],
     ]} />`;
 }
 
@@ -57,7 +57,7 @@ function useEvents(path, isRunning, reload) {
 function StoredResponse({ id }) {
   const path = `v1/responses/${id}`;
   const { data, error, reload } = useLoad(() => get(path), [id]);
-  const input = useList(`${path}/input_items`, { order: "desc" });
+  const input = useList(`${path}/input_items`, { order: "desc", include: PICTURES });
   const live = useEvents(path, isActive(data), reload);
   usePolling(reload, 2, isActive(data) && !live);
   if (error) return html`<${ErrorBox} error=${error} />`;

@@ -1,11 +1,11 @@
 /** Threads: messages, and runs with their steps while they happen. */
 
 import { useEffect, useReducer, useRef, useState } from "preact/hooks";
-import { followEvents, get, getAll, post, remove, saveFile } from "./api.js";
+import { followEvents, get, getAll, post, postWhole, remove, saveFile } from "./api.js";
 import { toMarkdown } from "./chat_items.js";
 import { Markdown } from "./markdown.js";
 import { Transcript } from "./transcript.js";
-import { Action, Broken, ErrorBox, Field, Form, html, Json, notify, Status, Table, Time, useList, useLoad } from "./ui.js";
+import { Action, Broken, ErrorBox, Field, Form, html, Json, notify, readArray, Status, Table, Time, useList, useLoad, usePolling } from "./ui.js";
 
 const ENDED = ["completed", "failed", "cancelled", "expired", "incomplete"];
 
@@ -15,12 +15,13 @@ export function ThreadsView({ id }) {
 
 function ThreadList() {
   const list = useList("v1/threads");
-  const create = async () => { location.hash = `#/threads/${(await post("v1/threads")).id}`; };
-  return html`<p><${Action} class="primary" run=${create}>New thread<//></p>
+  const create = async ({ file }) => { location.hash = `#/threads/${await storeMessages(await readArray(file, "Messages"))}`; };
+  return html`<div class="card narrow"><${Form} label="New thread" submit="New thread" onSubmit=${create}>
+      <${Field} label="Messages" name="file" type="file" accept=".json" hint="A JSON array of messages, as a thread is saved; may be empty" /><//></div>
     <${Table} caption="Threads" ...${list} columns=${[
       ["Thread", row => html`<a href=${`#/threads/${row.id}`}><code>${row.id}</code></a>`],
       ["Created", row => html`<${Time} value=${row.created_at} />`],
-      ["", row => html`<${Action} class="danger" confirm="Delete this thread?" run=${async () => { await remove(`v1/threads/${row.id}`); await list.reload(); }}>Delete<//>`],
+      ["", row => html`<${Action} class="danger" confirm=${`Delete the thread ${row.id} with its messages and runs?`} run=${async () => { await remove(`v1/threads/${row.id}`); await list.reload(); }}>Delete<//>`],
     ]} />`;
 }
 
@@ -47,12 +48,15 @@ function Thread({ id }) {
     await follow("POST", `${path}/runs`, { assistant_id: assistant, stream: true });
   };
   const newest = runs.rows?.[0];
-  useEffect(() => { // what began before this view was opened, also in another tab
-    if (live || !newest || ENDED.includes(newest.status)) return;
+  const isFollowing = live?.isRunning ?? false;
+  usePolling(runs.reload, 2, !isFollowing);
+  useEffect(() => { // what began before this view was opened, or goes on in another tab
+    const isKnown = live ? live.run?.id === newest?.id && live.run?.status === newest?.status : ENDED.includes(newest?.status);
+    if (!newest || isFollowing || isKnown) return;
     follow("GET", `${path}/runs/${newest.id}/events`).catch(error => {
       if (error.name !== "AbortError") notify(error.message, true);
     });
-  }, [newest?.id]);
+  }, [newest?.id, newest?.status, isFollowing]);
   useEffect(() => () => leaving.current.abort(), []);
   const error = messages.error ?? runs.error ?? assistants.error;
   if (error) return html`<${ErrorBox} error=${error} />`;
@@ -62,7 +66,7 @@ function Thread({ id }) {
     <div class="row"><h2><code>${id}</code></h2>
       <${Action} run=${async () => saveFile(`${id}.json`, JSON.stringify(await getAll(`${path}/messages`), null, 2))}>Save as JSON<//>
       <${Action} run=${async () => saveFile(`${id}.md`, toMarkdown((await getAll(`${path}/messages`)).map(fromMessage)))}>Save as Markdown<//></div>
-    ${(shown?.length || live) && html`<div class="items"><${Transcript} label="Messages" isBusy=${live?.isRunning ?? false} first=${shown?.[0]?.id} hasOlder=${messages.hasMore} loadOlder=${messages.more}>
+    ${(shown?.length || live) && html`<div class="items"><${Transcript} label="Messages" isBusy=${isFollowing} first=${shown?.[0]?.id} hasOlder=${messages.hasMore} loadOlder=${messages.more}>
       ${shown?.map(message => html`<${Message} key=${message.id} message=${message} />`)}
       ${Object.entries(live?.texts ?? {}).map(([key, text]) => html`<article key=${key} class="message model" aria-label="Model"><${Markdown} text=${text} /></article>`)}
     <//></div>`}
@@ -81,6 +85,14 @@ function Thread({ id }) {
       ["Started", row => html`<${Time} value=${row.created_at} />`],
       ["Steps", row => html`<${Steps} path=${`${path}/runs/${row.id}/steps`} />`],
     ]} />`;
+}
+
+/** Store a thread with messages of a file; returns its id. */
+function storeMessages(saved) {
+  const messages = saved.map(({ role, content, attachments, metadata }) => ({
+    role, content: content.map(part => part.type === "text" ? { type: "text", text: part.text.value } : part), attachments, metadata,
+  }));
+  return postWhole("v1/threads", { messages: messages.slice(0, 32) }, "messages", messages.slice(32));
 }
 
 /** A message of a thread as one of the chat. */
@@ -132,7 +144,7 @@ function LiveRun({ live: { run, steps, isBroken }, path }) {
   if (!run) return null;
   return html`<section class="card narrow" aria-label="Current run"><div class="row"><h3>Run</h3><${Status} value=${run.status} />
       ${!ENDED.includes(run.status) && html`<${Action} run=${() => post(`${path}/runs/${run.id}/cancel`)}>Cancel<//>`}</div>
-    <${Broken} isShown=${isBroken} /><${ErrorBox} error=${run.last_error} /><${StepList} steps=${steps} /></section>`;
+    <${Broken} isShown=${isBroken} /><${ErrorBox} error=${run.last_error} /><${StepList} steps=${steps.filter(step => step.run_id === run.id)} /></section>`;
 }
 
 function StepList({ steps }) {

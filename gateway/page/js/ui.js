@@ -99,6 +99,9 @@ export const SIDE = "side";
 /** The id of the message box of the chat. */
 export const MESSAGE_BOX = "message-box";
 
+/** Whether the device is a phone or the like, where Enter is a new line, and the focus in a field opens a keyboard. */
+export const IS_TOUCH = matchMedia("(pointer: coarse)").matches;
+
 /** As a `ref`: the element has the focus when it appears. */
 export const focus = element => element?.focus();
 
@@ -154,19 +157,23 @@ export function Action({ run, confirm, children, class: kind = "", ...rest }) {
 }
 
 /**
- * A form whose fields have names. `onSubmit` gets their values; a failure is shown in the form. Then
- * they have their default values again; what was chosen from a list stays. It waits while a list to choose from `isLoading`.
+ * A form whose fields have names. `onSubmit` gets their values, and options for the request that sends a file, whose progress
+ * is shown and which can be cancelled. A failure is shown in the form. Then they have their default values again; what was
+ * chosen from a list stays. It waits while a list to choose from `isLoading`.
  */
 export function Form({ onSubmit, submit, children, label, isLoading = false }) {
   const [error, setError] = useState(null);
   const [isBusy, setBusy] = useState(false);
+  const [sent, setSent] = useState(null); // how much of a file, and what cancels that
   const act = async event => {
     event.preventDefault();
     const form = event.currentTarget;
+    const sending = new AbortController();
+    const onProgress = (bytes, all) => setSent({ bytes, all, cancel: () => sending.abort() });
     setBusy(true);
     setError(null);
     try {
-      await onSubmit(Object.fromEntries(new FormData(form)));
+      await onSubmit(Object.fromEntries(new FormData(form)), { signal: sending.signal, onProgress });
       const chosen = [...form.querySelectorAll("select")].map(list => [list, list.value]);
       form.reset();
       for (const [list, value] of chosen) list.value = value;
@@ -174,11 +181,14 @@ export function Form({ onSubmit, submit, children, label, isLoading = false }) {
       setError(problem);
     }
     setBusy(false);
+    setSent(null);
   };
   return html`<form class="fields" onSubmit=${act} aria-label=${label}>
     ${children}
     <${ErrorBox} error=${error} />
-    <div><button class="primary" disabled=${isBusy || isLoading} aria-busy=${isBusy || isLoading}>${submit}</button></div>
+    ${sent && html`<${Meter} label="Sent" value=${sent.bytes} max=${sent.all} text=${`${formatBytes(sent.bytes)} of ${formatBytes(sent.all)}`} />`}
+    <div class="row"><button class="primary" disabled=${isBusy || isLoading} aria-busy=${isBusy || isLoading}>${submit}</button>
+      ${sent && html`<button type="button" onClick=${sent.cancel}>Cancel</button>`}</div>
   </form>`;
 }
 
@@ -240,6 +250,13 @@ export function formatBytes(bytes) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   const power = bytes > 0 ? Math.min(units.length - 1, Math.floor(Math.log2(bytes) / 10)) : 0;
   return `${(bytes / 1024 ** power).toFixed(power ? 1 : 0)} ${units[power]}`;
+}
+
+/** The array in a JSON file; empty for an empty one, as where none was chosen. Throws an Error that names the field. */
+export async function readArray(file, name) {
+  const found = file.size ? parseJson(await file.text(), name) : [];
+  if (!Array.isArray(found)) throw new Error(`${name}: not a JSON array`);
+  return found;
 }
 
 /** Parse JSON of a form field. Throws an error that names the field. */

@@ -20,7 +20,7 @@ function StoreList() {
       ["Files", row => `${row.file_counts.completed} of ${row.file_counts.total}`, true],
       ["Size", row => formatBytes(row.usage_bytes), true],
       ["Last use", row => html`<${Time} value=${row.last_active_at} />`],
-      ["", row => html`<${Action} class="danger" confirm="Delete this vector store? Its files remain." run=${async () => { await remove(`v1/vector_stores/${row.id}`); await list.reload(); }}>Delete<//>`],
+      ["", row => html`<${Action} class="danger" confirm=${`Delete the vector store "${row.name || row.id}" with what was embedded of its ${row.file_counts.total} files? The files remain.`} run=${async () => { await remove(`v1/vector_stores/${row.id}`); await list.reload(); }}>Delete<//>`],
     ]} />`;
 }
 
@@ -29,9 +29,9 @@ function VectorStore({ id }) {
   const store = useLoad(() => get(path), [id]);
   const files = useList(`${path}/files`);
   usePolling(files.reload, 1, files.rows?.some(file => file.status === "in_progress") ?? false);
-  const add = async ({ file, stored }) => {
+  const add = async ({ file, stored }, options) => {
     if (!stored && !file.size) throw new Error("Choose a file, or enter the id of a stored one.");
-    await post(`${path}/files`, { file_id: stored || (await uploadFile(file, "assistants")).id });
+    await post(`${path}/files`, { file_id: stored || (await uploadFile(file, "assistants", options)).id });
     notify("The file is being read and embedded.");
     await files.reload();
   };
@@ -48,7 +48,7 @@ function VectorStore({ id }) {
       ["Status", row => html`<${Status} value=${row.status} />${row.last_error && html`<p class="error">${row.last_error.message}</p>`}`],
       ["Size", row => formatBytes(row.usage_bytes), true],
       ["Added", row => html`<${Time} value=${row.created_at} />`],
-      ["", row => html`<${Action} class="danger" confirm="Remove this file from the store?" run=${async () => { await remove(`${path}/files/${row.id}`); await files.reload(); }}>Remove<//>`],
+      ["", row => html`<${Action} class="danger" confirm=${`Remove ${row.id} from the store, with what was embedded of it? The file remains.`} run=${async () => { await remove(`${path}/files/${row.id}`); await files.reload(); }}>Remove<//>`],
     ]} />`;
 }
 

@@ -10,8 +10,16 @@ import pytest
 import soundfile  # type: ignore[import-untyped]
 from playwright.async_api import Browser, FilePayload, Route, expect
 
-from tests.support.browser import NARROW, WIDE, Tab, needs_chromium, open_tab
+from tests.support.browser import (
+    NARROW,
+    WIDE,
+    Tab,
+    in_both_browsers,
+    needs_chromium,
+    open_tab,
+)
 from tests.support.chat_page import answers, ask, ask_and_wait, open_chat
+from tests.support.network import run_network
 from tests.support.services import Corral
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module"), needs_chromium]
@@ -141,3 +149,44 @@ async def test_a_microphone_that_is_refused_is_said(browser: Browser, server: Co
             tab.page.get_by_text("The browser does not let this page use the microphone.")
         ).to_be_visible()
         await expect(tab.page.get_by_role("button", name="Record")).to_be_enabled()
+
+
+async def test_files_that_are_still_read_hold_the_message_back(tab: Tab) -> None:
+    """It would be sent without them; they can be cancelled."""
+    await tab.page.add_init_script("FileReader.prototype.readAsDataURL = () => {}")  # takes ever
+    await open_chat(tab)
+    files = [FilePayload(name=f"{n}.txt", mimeType="text/plain", buffer=b"x") for n in "ab"]
+    await tab.page.get_by_label("Files").set_input_files(files)
+    await expect(tab.page.get_by_text("Files that are still to be read: 2")).to_be_visible()
+    box = tab.page.get_by_role("textbox", name="Message", exact=True)
+    await box.fill("Hello!")
+    await box.press("Enter")
+    await expect(tab.page.get_by_role("button", name="Send")).to_be_disabled()
+    await expect(box).to_have_value("Hello!")
+    await tab.page.get_by_role("button", name="Cancel").click()
+    await ask_and_wait(tab, "Hello!")
+
+    await expect(answers(tab)).to_have_count(1)
+
+
+@in_both_browsers
+async def test_a_file_is_sent_with_progress_and_can_be_cancelled(
+    browser: Browser, server: Corral
+) -> None:
+    """Over a network that stops in its midst; then the form can be sent again."""
+    async with run_network(server.url) as network, open_tab(browser, network.url) as tab:
+        await tab.go("files")
+        await tab.page.get_by_text("Store a file").click()
+        form = tab.page.get_by_role("form", name="Store a file")
+        name = f"large-{browser.browser_type.name}.bin"
+        file = FilePayload(name=name, mimeType="text/plain", buffer=b"x" * 20_000_000)
+        await form.get_by_label("File").set_input_files([file])
+        network.flows.clear()
+        await form.get_by_role("button", name="Store").click()
+        await expect(form.get_by_role("progressbar", name="Sent")).to_be_visible()
+        await expect(form).to_contain_text("of 19.1 MiB")
+        await form.get_by_role("button", name="Cancel").press("Enter")
+        await expect(form.get_by_role("alert")).to_have_text("It was cancelled.")
+        network.flows.set()
+        await form.get_by_role("button", name="Store").click()
+        await expect(tab.page.get_by_role("row").filter(has_text=name)).to_contain_text("19.1 MiB")

@@ -40,7 +40,12 @@ def letters(text: str | None) -> str:
 
 
 async def lose_network_for_a_while(tab: Tab, network: Network, text: Locator) -> None:
-    """Until the page says so, after `EVENTS_BYTES`; `text` goes on behind what had come."""
+    """Until the page says so, after `EVENTS_BYTES`; `text` goes on behind what had come.
+
+    It has begun before: until then other things come, such as files that the page's worker keeps.
+    """
+    await text.wait_for()
+    network.left_bytes = EVENTS_BYTES
     await expect(tab.page.get_by_text(BROKEN)).to_be_visible()
     before = await text.text_content() or ""
     network.mend()
@@ -67,7 +72,6 @@ async def test_a_run_goes_on_when_the_network_is_back(
         form = tab.page.get_by_role("form", name="Run")
         await form.get_by_label("Message").fill("Tell me a story about a fox.")
         await form.get_by_label("Assistant").select_option(f"Teller {width}")
-        network.left_bytes = EVENTS_BYTES
         await form.get_by_role("button", name="Add and run").click()
         text = tab.page.get_by_role("article", name="Model").locator(".markdown")
         await lose_network_for_a_while(tab, network, text)
@@ -88,7 +92,6 @@ async def test_a_background_response_goes_on_when_the_network_is_back(
         await tab.go("responses")
         await tab.page.get_by_text("New response").wait_for()
         response = await create(api, "responses", model=MODEL, background=True, **body)
-        network.left_bytes = EVENTS_BYTES
         await tab.go(f"responses/{response['id']}")
         text = tab.page.get_by_role("group", name="Output").locator(".markdown")
         await lose_network_for_a_while(tab, network, text)
@@ -115,13 +118,16 @@ async def test_a_stream_goes_on_when_a_service_behind_the_gateway_is_back(
     await api.post(f"/responses/{response['id']}/cancel")
 
 
-async def test_what_is_shown_stays_while_a_service_behind_the_gateway_is_away(tab: Tab) -> None:
-    """Such as a form that is half filled."""
-    tab.allowed = ("Failed to load resource: the server responded with a status of 503",)
+@pytest.mark.parametrize("status", [429, 503])
+async def test_what_is_shown_stays_while_a_service_behind_the_gateway_is_away(
+    tab: Tab, status: int
+) -> None:
+    """Or has too much to do: such as a form that is half filled."""
+    tab.allowed = (f"Failed to load resource: the server responded with a status of {status}",)
     await tab.go("load")
     slots = tab.page.get_by_role("progressbar", name="Slots")
     await expect(slots).to_be_visible()
-    await tab.page.route("**/admin/load", lambda route: route.fulfill(status=503, json=AWAY))
+    await tab.page.route("**/admin/load", lambda route: route.fulfill(status=status, json=AWAY))
     await expect(tab.page.get_by_text(AWAY["error"]["message"])).to_be_visible()
     await expect(slots).to_be_visible()
     await tab.page.unroute("**/admin/load")

@@ -201,3 +201,38 @@ async def test_escape_in_a_dialog_stops_no_answer(tab: Tab) -> None:
 
     await tab.page.keyboard.press("Escape")
     await expect(answers(tab)).to_contain_text("stopped")
+
+
+async def test_an_edit_survives_other_views_and_reloads(tab: Tab) -> None:
+    """Escape ends it, and leaves the message as it was."""
+    await open_chat(tab)
+    await ask_and_wait(tab, CAPITAL)
+    question = tab.page.get_by_role("article", name="You")
+    await question.get_by_role("button", name="Edit").click()
+    box = question.get_by_label("Edit the message")
+    await expect(box).to_be_focused()
+    await box.fill("What is the capital of")
+    await tab.go("files")
+    await tab.page.get_by_role("heading", name="Files").wait_for()
+    await tab.page.go_back()
+    await expect(box).to_have_value("What is the capital of")
+    await tab.page.reload()
+    await expect(box).to_have_value("What is the capital of")
+    await box.press("Escape")
+
+    await expect(question).to_contain_text(CAPITAL)
+    await expect(answers(tab)).to_have_count(1)
+
+
+async def test_the_way_back_leads_to_the_chat_before(tab: Tab) -> None:
+    """Also to one that was begun here, whose address did not name it."""
+    await open_chat(tab)
+    await ask_and_wait(tab, CAPITAL)
+    await tab.page.get_by_role("button", name="New chat").click()
+    await ask_and_wait(tab, "What is the capital of Italy?")
+    await expect(answers(tab)).to_contain_text("Rome")
+    await tab.page.go_back()
+    await expect(answers(tab)).to_contain_text("Paris")
+    await tab.page.go_forward()
+
+    await expect(answers(tab)).to_contain_text("Rome")

@@ -2,11 +2,21 @@
 
 import re
 
+import httpx
 import pytest
 from playwright.async_api import Browser, expect
 
-from tests.support.browser import NARROW, Tab, in_both_browsers, needs_chromium, open_tab
-from tests.support.chat_page import answers, ask_and_wait, open_chat
+from tests.support.browser import (
+    NARROW,
+    VIEWS,
+    WIDE,
+    Tab,
+    in_both_browsers,
+    needs_chromium,
+    open_tab,
+)
+from tests.support.chat_page import answers, ask_and_wait, fold, open_chat, unfold
+from tests.support.network import run_network
 from tests.support.rpc import CAPITAL
 from tests.support.services import Corral
 
@@ -35,12 +45,15 @@ async def focus_next(tab: Tab) -> tuple[str, bool] | None:
 @in_both_browsers
 async def test_the_keyboard_reaches_everything(tab: Tab) -> None:
     """The first stop skips to the content; every later one has a name and a visible outline."""
-    await tab.go("chat")
-    await tab.page.get_by_label("Model", exact=True).wait_for()
+    await tab.go("files")
+    await tab.page.get_by_text("Store a file").wait_for()
     await tab.page.keyboard.press("Tab")
     await expect(tab.page.get_by_role("link", name="Skip to the content")).to_be_focused()
     await tab.page.keyboard.press("Enter")
-    await expect(tab.page.get_by_role("heading", name="Chat")).to_be_focused()
+    await expect(tab.page.get_by_role("heading", name="Files")).to_be_focused()
+    await tab.go("chat")
+    await expect(tab.page.get_by_role("textbox", name="Message", exact=True)).to_be_focused()
+    await tab.page.get_by_role("heading", name="Chat").focus()
     stops = []
     while (stop := await focus_next(tab)) is not None:
         stops.append(stop)
@@ -124,6 +137,7 @@ async def test_settings_lie_over_the_chat_of_a_narrow_window(
         await tab.page.get_by_text("Settings", exact=True).click()
         await expect(tab.page.get_by_label("Temperature")).to_be_visible()
         assert await box.bounding_box() == before
+        await tab.page.get_by_label("Max tokens").fill("20")
         await tab.page.get_by_text("Settings", exact=True).click()
         await ask_and_wait(tab, "x" * 3000)
 
@@ -136,6 +150,9 @@ async def test_a_long_chat_of_a_narrow_window_scrolls_over_its_message_box(
     """The end is shown above the box, and the list of chats goes when one is chosen."""
     async with open_tab(browser, server.url, width=NARROW) as tab:
         await tab.go("chat")
+        await unfold(tab, "Settings")
+        await tab.page.get_by_label("Max tokens").fill("20")
+        await fold(tab, "Settings")
         await ask_and_wait(tab, "long\n" * 100)
         await expect(tab.page.get_by_role("textbox", name="Message")).to_be_in_viewport(ratio=1)
         await expect(answers(tab)).to_be_in_viewport(ratio=1)
@@ -177,3 +194,94 @@ async def test_the_page_is_shown_quickly(browser: Browser, server: Corral) -> No
 
         assert 0 < metrics["ProcessTime"] <= 1
         assert 100_000 < await tab.page.evaluate(COUNT_BYTES) <= 400_000
+
+
+async def test_the_message_box_has_the_focus(tab: Tab) -> None:
+    """When the page opens, and when one comes back from another view."""
+    box = tab.page.get_by_role("textbox", name="Message", exact=True)
+    await tab.go("chat")
+    await expect(box).to_be_focused()
+    await tab.page.get_by_role("link", name="Files").click()
+    await expect(tab.page.get_by_role("heading", name="Files")).to_be_focused()
+    await tab.page.get_by_role("link", name="Chat", exact=True).click()
+
+    await expect(box).to_be_focused()
+
+
+async def test_enter_is_a_new_line_on_phones(browser: Browser, server: Corral) -> None:
+    """Which have no other key for it; no focus opens a keyboard over the chat."""
+    context = await browser.new_context(viewport={"width": NARROW, "height": 800}, has_touch=True)
+    page = await context.new_page()
+    await page.goto(f"{server.url}/ui/")
+    box = page.get_by_role("textbox", name="Message", exact=True)
+    await page.get_by_text(re.compile("Ask .* something.")).wait_for()
+    await expect(box).not_to_be_focused()
+    await box.tap()
+    await page.keyboard.type("Hello")
+    await page.keyboard.press("Enter")
+    await expect(box).to_have_value("Hello\n")
+    await page.get_by_role("button", name="Send").tap()
+
+    await expect(page.get_by_role("article", name="You")).to_contain_text("Hello")
+    await context.close()
+
+
+async def test_the_page_works_behind_a_path_prefix(browser: Browser, server: Corral) -> None:
+    """Which a proxy takes away. It asks for nothing outside of it, and fits on a tablet."""
+    async with (
+        run_network(server.url, "/team/llm/") as network,
+        open_tab(browser, network.url, width=800) as tab,
+    ):
+        await tab.page.goto(f"{network.url}/ui")
+        await ask_and_wait(tab, CAPITAL)
+        await expect(answers(tab)).to_contain_text("Paris")
+        for view in VIEWS:
+            await tab.go(view)
+            await expect(tab.page.get_by_text("Loading…")).to_have_count(0)
+            await expect(tab.page.get_by_role("alert")).to_have_count(0)
+            assert await tab.overflow() == 0, view
+        registered = await tab.page.evaluate("navigator.serviceWorker.ready.then(it => it.scope)")
+
+        assert registered == f"{network.url}/ui/"
+
+
+async def test_the_page_can_be_installed(tab: Tab) -> None:
+    """As browsers see it; a tab of a test is none that they offer it in."""
+    await tab.go("chat")
+    await tab.page.evaluate("navigator.serviceWorker.ready.then(() => null)")
+    session = await tab.page.context.new_cdp_session(tab.page)
+    found = await session.send("Page.getInstallabilityErrors")
+
+    errors = {each["errorId"] for each in found["installabilityErrors"]}
+    assert errors <= {"in-incognito"}
+
+
+@pytest.mark.parametrize("width", [NARROW, 800, WIDE])
+async def test_stacked_characters_and_long_ids_stay_in_their_message(
+    browser: Browser, server: Corral, width: int
+) -> None:
+    """No view is wider than its window, nor does a message lie over the next one. A wide table
+    scrolls by itself."""
+    stacked = "Z" + "\u0336\u0310\u0307" * 300
+    table = f"{'| title ' * 40}|\n{'|---' * 40}|\n{'| value ' * 40}|"
+    async with httpx.AsyncClient(base_url=server.api, trust_env=False) as client:
+        items = [
+            {"type": "message", "role": role, "content": text}
+            for role in ("user", "assistant")
+            for text in (stacked, "i" * 2000, table)
+        ]
+        body = {"metadata": {"title": "t" * 500}, "items": items}
+        created = (await client.post("/conversations", json=body)).json()["id"]
+    async with open_tab(browser, server.url, width=width) as tab:
+        await tab.go(f"conversations/{created}")
+        shown = tab.page.get_by_role("log").get_by_role("article")
+        await expect(shown).to_have_count(6)
+        clips = "all => all.map(each => getComputedStyle(each).overflowX)"
+        assert await shown.evaluate_all(clips) == ["clip"] * 6
+        assert await tab.overflow() == 0
+        await tab.page.get_by_role("button", name="Open a copy in the chat").click()
+        await expect(tab.page.get_by_role("heading", name="Chat")).to_be_visible()
+        await expect(answers(tab)).to_have_count(1)
+        assert await tab.overflow() == 0
+        wide = "table => table.scrollWidth > table.clientWidth"
+        assert await answers(tab).get_by_role("table").evaluate(wide)

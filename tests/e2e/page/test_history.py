@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 
 import httpx
 import pytest
@@ -26,14 +27,20 @@ WAIT_UNTIL_KEPT = """async () => {
 }"""
 """Ends when the worker of the page has stored all of its files."""
 COUNT_SANITIZED = """
-window.sanitized = 0;
+window.sanitized = window.grouped = 0;
+const group = Map.groupBy;
+Map.groupBy = (...parts) => {
+  window.grouped++;
+  return group.apply(Map, parts);
+};
 const parse = DOMParser.prototype.parseFromString;
 DOMParser.prototype.parseFromString = function (...parts) {
   window.sanitized++;
   return parse.apply(this, parts);
 };
 """
-"""DOMPurify parses each text that it sanitizes with the browser's parser."""
+"""DOMPurify parses each text that it sanitizes with the browser's parser; the chat groups all of
+its messages by those that they answer."""
 STORE_FOR_EVER = """
 const put = IDBObjectStore.prototype.put;
 const isReload = performance.getEntriesByType("navigation")[0].type === "reload";
@@ -236,12 +243,16 @@ async def test_former_answers_are_not_made_again(browser: Browser, server: Corra
         log = tab.page.get_by_role("log")
         await expect(log.get_by_text("assistant 99", exact=True)).to_be_in_viewport()
         await expect(log.get_by_role("article")).to_have_count(40)
-        before = await tab.page.evaluate("window.sanitized")
-        await tab.page.get_by_label("Max tokens").fill("20")
+        before, grouped = await tab.page.evaluate("[window.sanitized, window.grouped]")
+        await tab.page.get_by_label("Max tokens").fill("300")
         await tab.page.get_by_label("Other fields").fill(json.dumps({"ignore_eos": True}))
+        begin = time.perf_counter()
         await ask_and_wait(tab, CAPITAL)
+        seconds = time.perf_counter() - begin
 
-        assert await tab.page.evaluate("window.sanitized") - before <= 40
+        assert await tab.page.evaluate("window.sanitized") - before <= 600
+        stored = 3 + seconds  # how often the answer was, or may have been
+        assert await tab.page.evaluate("window.grouped") - grouped <= 2 * stored
         while await log.get_by_role("button", name="Show older").is_visible():
             await log.press("Home")
         await expect(log.get_by_role("article")).to_have_count(202)

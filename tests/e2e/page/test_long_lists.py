@@ -1,7 +1,9 @@
 """Lists of more than one page, and what goes on after a reload, in Chromium with the demo model."""
 
+import base64
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,12 +13,14 @@ from playwright.async_api import Route, expect
 
 from tests.support.browser import Tab, in_both_browsers, needs_chromium
 from tests.support.chat_page import answers, ask_and_wait, open_chat
+from tests.support.rpc import CAPITAL
 from tests.support.sdk import WEATHER
 from tests.support.services import MODEL, Corral
 
 pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module"), needs_chromium]
 
 
+PICTURE = Path(__file__).resolve().parents[3] / "docs/understand/demo-vision.png"
 COUNT_CHANGES = """() => {
   window.changes = 0;
   new MutationObserver(() => { window.changes++; })
@@ -53,6 +57,52 @@ async def test_a_thread_opens_at_its_newest_message(tab: Tab, api: httpx.AsyncCl
     await expect(log.get_by_text("message 80", exact=True)).to_be_in_viewport()
     await log.get_by_role("button", name="Show older").press("Enter")
     await expect(log.get_by_role("article").first).to_contain_text("message 0")
+
+
+async def test_a_long_conversation_opens_at_its_end(tab: Tab, api: httpx.AsyncClient) -> None:
+    """Of two thousand items, whose older ones come when one scrolls up."""
+    items = [
+        {"type": "message", "role": "user", "content": f"item {number}"} for number in range(2000)
+    ]
+    conversation = await create(api, "conversations", {"items": items[:20]})
+    for at in range(20, len(items), 20):
+        more = {"items": items[at : at + 20]}
+        await create(api, f"conversations/{conversation['id']}/items", more)
+    await tab.go(f"conversations/{conversation['id']}")
+    log = tab.page.get_by_role("log", name="Items")
+    await expect(log.get_by_text("item 1999", exact=True)).to_be_in_viewport()
+    await expect(log.get_by_role("article")).to_have_count(50)
+    await log.press("Home")
+    await expect(log.get_by_role("article")).to_have_count(100)
+
+
+async def test_all_items_of_a_long_input_can_be_read(tab: Tab, api: httpx.AsyncClient) -> None:
+    """Of a stored response: the newest ones first."""
+    items = [{"role": "user", "content": f"item {number}"} for number in range(120)]
+    body = {"model": MODEL, "input": items, "max_output_tokens": 1}
+    response = await create(api, "responses", body)
+    await tab.go(f"responses/{response['id']}")
+    log = tab.page.get_by_role("log", name="Input")
+    await expect(log.get_by_text("item 119", exact=True)).to_be_in_viewport()
+    while await log.get_by_role("button", name="Show older").is_visible():
+        await log.press("Home")
+
+    await expect(log.get_by_role("article")).to_have_count(120)
+
+
+async def test_all_runs_of_a_thread_can_be_listed(tab: Tab, api: httpx.AsyncClient) -> None:
+    assistant = await create(api, "assistants", {"model": MODEL})
+    thread = await create(api, "threads", {"messages": [{"role": "user", "content": CAPITAL}]})
+    path = f"threads/{thread['id']}"
+    body = {"assistant_id": assistant["id"], "temperature": 0, "stream": True}
+    for _ in range(21):
+        (await api.post(f"/v1/{path}/runs", json=body)).raise_for_status()
+    await tab.go(path)
+    rows = tab.page.get_by_role("region", name="Runs").get_by_role("row")
+    await expect(rows).to_have_count(21)  # with that of the titles
+    await tab.page.get_by_role("button", name="Show more").click()
+
+    await expect(rows).to_have_count(22)
 
 
 async def test_a_reload_of_a_list_keeps_its_pages(tab: Tab, api: httpx.AsyncClient) -> None:
@@ -96,6 +146,34 @@ async def test_a_run_that_waits_goes_on_after_a_reload(tab: Tab, api: httpx.Asyn
     await expect(run.get_by_text("completed").first).to_be_visible()
     await expect(tab.page.get_by_role("article", name="Model")).to_contain_text("sunny")
     await expect(tab.page.get_by_role("article", name="Model")).to_have_count(1)
+
+
+async def test_a_run_goes_on_in_all_tabs_that_show_it(tab: Tab, api: httpx.AsyncClient) -> None:
+    """When one of them sends the outputs, and then starts another run."""
+    assistant = await create(api, "assistants", {"model": MODEL, "tools": [WEATHER]})
+    question = {"role": "user", "content": "What is the weather in Paris?"}
+    thread = await create(api, "threads", {"messages": [question]})
+    path = f"threads/{thread['id']}"
+    await create(api, f"{path}/runs", {"assistant_id": assistant["id"], "temperature": 0})
+    other = Tab(await tab.page.context.new_page(), tab.url)
+    for each in (tab, other):
+        await each.go(path)
+        await expect(each.page.get_by_role("form", name="Outputs of tools")).to_be_visible()
+    outputs = other.page.get_by_role("form", name="Outputs of tools")
+    await outputs.get_by_label("Output of get_weather").fill('{"weather": "sunny"}')
+    await outputs.get_by_role("button", name="Send the outputs").click()
+    models = tab.page.get_by_role("article", name="Model")
+    await expect(models).to_contain_text("sunny")
+    await expect(tab.page.get_by_role("form", name="Outputs of tools")).to_have_count(0)
+    form = other.page.get_by_role("form", name="Run")
+    await form.get_by_label("Assistant").select_option(assistant["id"])
+    await form.get_by_label("Message").fill("Hello!")
+    await form.get_by_role("button", name="Add and run").click()
+
+    await expect(models).to_have_count(2)
+    await expect(tab.page.get_by_text("Hello!", exact=True)).to_be_visible()
+    run = tab.page.get_by_role("region", name="Current run")
+    await expect(run.get_by_role("listitem")).to_have_count(1)
 
 
 async def test_a_run_that_generates_is_followed_after_a_reload(
@@ -159,9 +237,15 @@ async def test_an_answer_that_is_no_json_is_said(tab: Tab) -> None:
 
 
 async def test_a_chat_is_stored_whole_and_comes_back(tab: Tab, api: httpx.AsyncClient) -> None:
-    """With its calls and their outputs."""
-    items = [
-        {"type": "message", "role": "user", "content": "What is the weather in Paris?"},
+    """With reasoning, calls and their outputs, and pictures."""
+    picture = f"data:image/png;base64,{base64.b64encode(PICTURE.read_bytes()).decode()}"
+    question = [
+        {"type": "input_image", "image_url": picture, "detail": "auto"},
+        {"type": "input_text", "text": "What is the weather in Paris?"},
+    ]
+    items: list[dict[str, Any]] = [
+        {"type": "message", "role": "user", "content": question},
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "I look outside."}]},
         {"type": "function_call", "call_id": "c1", "name": "get_weather", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "c1", "output": "sunny"},
         {"type": "message", "role": "assistant", "content": "It is sunny."},
@@ -172,12 +256,16 @@ async def test_a_chat_is_stored_whole_and_comes_back(tab: Tab, api: httpx.AsyncC
     await expect(tab.page.get_by_role("group", name="Tool call: get_weather")).to_be_visible()
     await tab.page.get_by_role("button", name="Store as a conversation").click()
     await expect(tab.page.get_by_role("log", name="Items")).to_be_visible()
+    await expect(tab.page.get_by_role("img", name="Attached picture")).to_be_visible()
     copy = tab.page.url.rpartition("/")[2]
-    stored = (await api.get(f"/v1/conversations/{copy}/items?order=asc")).json()["data"]
+    path = f"/v1/conversations/{copy}/items?order=asc&include=message.input_image.image_url"
+    stored = (await api.get(path)).json()["data"]
 
     assert copy != conversation["id"]
     assert [item["type"] for item in stored] == [item["type"] for item in items]
     assert json.dumps(stored).count("sunny") == 2
+    assert stored[0]["content"][0]["image_url"] == picture
+    assert stored[1]["summary"][0]["text"] == "I look outside."
 
 
 async def test_the_code_of_an_answer_is_copied(tab: Tab, api: httpx.AsyncClient) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Locator, Page, Route, expect
+from playwright.async_api import Browser, Dialog, Locator, Page, Route, expect
 
 from tests.support.browser import Tab, in_both_browsers, needs_chromium, open_tab
 from tests.support.chat_page import answers, ask_and_wait, open_chat
@@ -271,6 +271,58 @@ async def test_a_conversation_is_saved_and_read_again(
     assert copy != created
     assert len(copied) == len(items)
     assert (tmp_path / "Markdown").read_text().count("## User\n\nquestion") == 19
+
+
+async def test_a_thread_is_saved_and_read_again(tab: Tab, server: Corral, tmp_path: Path) -> None:
+    """As JSON with all messages, more than a new thread may begin with."""
+    messages = [
+        {"role": ("user", "assistant")[number % 2], "content": f"message {number}"}
+        for number in range(40)
+    ]
+    async with httpx.AsyncClient(base_url=server.api, trust_env=False) as client:
+        created = (await client.post("/threads", json={"messages": messages[:32]})).json()["id"]
+        for message in messages[32:]:
+            await client.post(f"/threads/{created}/messages", json=message)
+        await tab.go(f"threads/{created}")
+        async with tab.page.expect_download() as started:
+            await tab.page.get_by_role("button", name="Save as JSON").click()
+        await (await started.value).save_as(tmp_path / "thread.json")
+        await tab.go("threads")
+        form = tab.page.get_by_role("form", name="New thread")
+        await form.get_by_label("Messages").set_input_files(tmp_path / "thread.json")
+        await form.get_by_role("button", name="New thread").click()
+        await expect(tab.page.get_by_text("message 39", exact=True)).to_be_visible()
+        copy = tab.page.url.rpartition("/")[2]
+        url = f"/threads/{copy}/messages?order=asc&limit=100"
+        copied = (await client.get(url)).json()["data"]
+
+    assert copy != created
+    assert [
+        {"role": each["role"], "content": each["content"][0]["text"]["value"]} for each in copied
+    ] == messages
+
+
+@pytest.mark.parametrize("kind", ["conversations", "responses", "threads", "vector_stores"])
+async def test_a_question_before_a_deletion_names_what_is_lost(
+    tab: Tab, server: Corral, kind: str
+) -> None:
+    body = {"model": MODEL, "input": "Hello!", "max_output_tokens": 1}
+    async with httpx.AsyncClient(base_url=server.api, trust_env=False) as client:
+        answer = await client.post(f"/{kind}", json=body if kind == "responses" else {})
+        created = answer.raise_for_status().json()["id"]
+    asked: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def accept(dialog: Dialog) -> None:
+        asked.set_result(dialog.message)
+        await dialog.accept()
+
+    await tab.go(kind.replace("_", "-"))
+    row = tab.page.get_by_role("row").filter(has_text=created)
+    tab.page.once("dialog", accept)
+    await row.get_by_role("button", name="Delete").click()
+
+    assert created in await asked
+    await expect(row).to_have_count(0)
 
 
 async def test_a_conversation_is_stored_whole_or_not_at_all(

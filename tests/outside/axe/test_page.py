@@ -87,6 +87,10 @@ async def test_axe_finds_no_violation(
         await tab.page.get_by_role("textbox", name="Message", exact=True).fill(CAPITAL)
         await tab.page.keyboard.press("Enter")
         await tab.page.get_by_role("button", name="Regenerate").wait_for()
+        for _ in range(2):  # the question, and the answer
+            await tab.page.get_by_role("button", name="Edit").first.click()
+        found["edits"] = await violations(tab)
+        overflow["edits"] = await tab.overflow()
         for view in views:
             await tab.go(view)
             link = tab.page.locator("nav [aria-current=page]")
@@ -98,8 +102,9 @@ async def test_axe_finds_no_violation(
             found[view] = await violations(tab)
             overflow[view] = await tab.overflow()
 
-    assert found == {view: [] for view in views}
-    assert overflow == {view: 0 for view in views}
+    states = ["edits", *views]
+    assert found == {state: [] for state in states}
+    assert overflow == {state: 0 for state in states}
 
 
 def sse(*events: dict[str, Any]) -> str:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bench.attacks.drill import Harm
-from bench.measurement import Measurement
+from bench.measurement import CORRAL, Measurement
 from bench.parts import (
     LONG,
     PARTS,
@@ -19,6 +19,7 @@ from bench.parts import (
     interactive,
     memory,
     objects,
+    page,
     runs,
     shared,
     soak,
@@ -306,3 +307,18 @@ def test_a_first_token_after_a_restart_may_take_a_tenth() -> None:
     assert (share.ratio, share.is_met) == (0.09, True)
     assert (slot_file.ratio, slot_file.is_met) == (1.125, False)
     assert (cost.ratio, cost.is_met) == (1.01, True)
+
+
+def test_the_page_is_compared_with_what_is_allowed() -> None:
+    """The paint and its bytes with limits, a long chat with a new one."""
+    values = (
+        (page.PAINT, CORRAL, 500.0),
+        (page.BYTES, CORRAL, 500.0),
+        (page.STREAM, CORRAL, 240.0),
+        (page.STREAM, page.NEW, 200.0),
+    )
+    measurements = [Measurement(load, 0, system, value) for load, system, value in values]
+
+    results = page.conclude(measurements)
+
+    assert [(one.ratio, one.is_met) for one in results] == [(0.5, True), (1.25, False), (1.2, True)]
