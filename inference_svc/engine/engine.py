@@ -63,7 +63,10 @@ class Engine:
     @property
     def is_decoding(self) -> bool:
         """Whether the next step computes tokens of streams."""
-        return any(sequence.is_decoding for sequence in self._sequences.ready())
+        return any(
+            sequence.is_decoding and sequence.is_ready
+            for sequence in self._sequences.running.values()
+        )
 
     @property
     def encoder_pause_s(self) -> float:

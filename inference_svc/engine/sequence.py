@@ -1,5 +1,6 @@
 """A sequence in the phases queued, prefill and decode, its output, and plans of decode calls."""
 
+import math
 from array import array
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -171,6 +172,15 @@ class Sequence:
             return 0
         return max(len(self.request.prompt) - self.num_computed, 1)
 
+    @property
+    def expires_at(self) -> float:
+        """When its deadline passes, or that for the queue before it starts; infinity for never."""
+        request = self.request
+        expires_at = math.inf if request.deadline is None else request.deadline
+        if self.has_started or request.queue_deadline is None:
+            return expires_at
+        return min(expires_at, request.queue_deadline)
+
     def next_row(self, max_text: int) -> tuple[tuple[MediaSpan, ...], int]:
         """The chunks of the next row, none if it is text, and how many tokens of it a step may
         compute now.
@@ -215,18 +225,20 @@ class Sequence:
         return whole_prefix(self.request.media, count)
 
     @property
-    def is_stalled(self) -> bool:
-        """Whether it only waits for its grammar."""
-        return self.num_computable == 0
+    def is_ready(self) -> bool:
+        """Whether a step may compute tokens of it: it is not paused, and does not only wait for
+        its grammar."""
+        is_stalled = self.awaits_grammar and self.num_computable == 0
+        return not self.paused and not is_stalled
 
     @property
     def is_decoding(self) -> bool:
         """Whether the prompt is computed, and only sampled or forced tokens remain."""
-        return (
-            self.first_token_at is not None
-            and self.num_remaining <= 1 + MAX_FORCED
-            and (not self.media_end or self.num_computed >= self.media_end)
-        )
+        if self.first_token_at is None:
+            return False
+        num_computed = self.num_computed
+        is_near = len(self.tokens) - num_computed <= 1 + MAX_FORCED
+        return is_near and num_computed >= self.media_end
 
     @property
     def is_at_last_token(self) -> bool:

@@ -35,16 +35,20 @@ class BatchLayout:
         self._layouts = lru_cache(maxsize=4096)(self._cheapest)
         self._whole_blocks = lru_cache(maxsize=4096)(self._in_whole_blocks)
 
+    def has_choice(self, rows: int) -> bool:
+        """Whether a step of so many rows may get fillers. A single row never does."""
+        return bool(self._times) and self._can_fill and 1 < rows < self._slots
+
     def fillers(self, used: Sequence[int], fillable: Sequence[int]) -> tuple[int, ...]:
         """The idle slots to fill, of the `fillable` ones, if `used` slots (ascending) have a row.
 
         Every `TRIAL_INTERVAL` steps the choice is another one than the predicted best.
         """
-        if not self._times or not used or not self._can_fill:
+        if not self.has_choice(len(used)):
             return ()
         chosen = self._layouts(tuple(used), tuple(fillable))[1]
         self._num_choices += 1
-        if len(used) == 1 or self._num_choices < TRIAL_INTERVAL:
+        if self._num_choices < TRIAL_INTERVAL:
             return chosen
         trials = [trial for trial in self._trial_options(used, fillable) if trial != chosen]
         if not trials:

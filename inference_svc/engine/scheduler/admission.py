@@ -59,7 +59,7 @@ class Admission:
     def could_start(self) -> bool:
         """Whether a waiting sequence could have a slot and does not wait for cells."""
         waits_for_cells = self.lacks_cells and self._running
-        return self._table.has_idle and self._queue.has_ready and not waits_for_cells
+        return self._queue.has_ready and self._table.has_idle and not waits_for_cells
 
     def admit(self, prepare: Callable[[Sequence], bool]) -> None:
         """Start as many queued sequences as fit.
@@ -70,6 +70,8 @@ class Admission:
         self.lacks_cells = False
         running, now = self._running.values(), self._clock()
         self.prefix_waiters.begin_pass(self._queue.ids, now)
+        if not self._queue:
+            return
         self._aging.begin(running, now)
         self._projects.begin(running, now)
         if (self._table.has_idle and any(map(self._projects.may_start, self._queue))) or (

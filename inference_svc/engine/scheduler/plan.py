@@ -243,9 +243,9 @@ def _fillers(
     work: SequenceOf[Work], slots: SequenceOf[Slot], limits: NativeLimits, layout: BatchLayout
 ) -> tuple[Slot, ...]:
     """The idle slots that get a filler row, as far as the batch has room for them."""
-    used = [item.row.slot for item in work]
-    if not used or len(used) == len(slots):
+    if not layout.has_choice(len(work)):
         return ()
+    used = [item.row.slot for item in work]
     busy = frozenset(used)
     fillable = [
         slot.index
