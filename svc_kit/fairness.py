@@ -43,7 +43,7 @@ class FairShare(Generic[Key]):
 
     def charge(self, key: Key, cost: float) -> None:
         """Add the cost of serving a client."""
-        self._served[key] = self.served(key) + cost
+        self._served[key] = self._served.get(key, 0.0) + cost
 
     def _minimum(self) -> float:
         active = (key for key, count in self._num_active.items() if count)

@@ -116,8 +116,7 @@ class OutputProcessor:
         return False
 
     def _end_if_full(self, sequence: Sequence) -> None:
-        full = len(sequence.tokens) >= self._slot_tokens
-        if full or sequence.num_output >= sequence.request.max_tokens:
+        if len(sequence.tokens) >= min(sequence.max_length, self._slot_tokens):
             self.finish(sequence, FinishReason.LENGTH)
 
     def _detokenize(

@@ -111,10 +111,12 @@ class Sequence:
     def __init__(self, request: SequenceRequest, *, arrived_at: float) -> None:
         self.request = request
         self.tokens: array[int] = request.prompt + request.resumed
+        self.num_prompt = len(request.prompt)
+        self.max_length = self.num_prompt + request.max_tokens
         # The index of the token after the last chunk of vectors; 0 without any.
         self.media_end = request.media[-1].end if request.media else 0
         # Prompt tokens whose log probabilities have been sent; all if none are wanted.
-        self.num_scored = len(request.prompt) if request.prompt_logprobs is None else 0
+        self.num_scored = self.num_prompt if request.prompt_logprobs is None else 0
         self.output = SequenceOutput(request)
         self.slot: Slot | None = None
         self.sampler: Sampler | None = None
@@ -143,7 +145,7 @@ class Sequence:
     @property
     def num_output(self) -> int:
         """Output tokens so far, including resumed ones."""
-        return len(self.tokens) - len(self.request.prompt)
+        return len(self.tokens) - self.num_prompt
 
     @property
     def num_computed(self) -> int:
@@ -170,7 +172,7 @@ class Sequence:
             return self.num_remaining - self.awaits_grammar
         if self.awaits_grammar:
             return 0
-        return max(len(self.request.prompt) - self.num_computed, 1)
+        return max(self.num_prompt - self.num_computed, 1)
 
     @property
     def expires_at(self) -> float:
@@ -205,7 +207,7 @@ class Sequence:
     @property
     def is_scored(self) -> bool:
         """Whether log probabilities of all prompt tokens have been sent."""
-        return self.num_scored == len(self.request.prompt)
+        return self.num_scored == self.num_prompt
 
     @property
     def is_scoring(self) -> bool:
@@ -217,7 +219,7 @@ class Sequence:
     def _num_before_scored(self) -> int:
         """The tokens before the next change of `is_scoring`: cells that were lost after their
         logits had been used are computed again without logits."""
-        end = len(self.request.prompt) if self.is_scoring else self.num_scored - 1
+        end = self.num_prompt if self.is_scoring else self.num_scored - 1
         return end - self.num_computed
 
     def whole_prefix(self, count: int) -> int:

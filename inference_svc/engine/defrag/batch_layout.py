@@ -134,6 +134,8 @@ def _update(table: dict[int, _Choice], run: int, cost: float, filled: tuple[int,
 
 def _runs(rows: Sequence[int]) -> list[int]:
     """The lengths of the runs of consecutive slots."""
+    if len(rows) == rows[-1] - rows[0] + 1:
+        return [len(rows)]
     lengths, run = [], 0
     for row, next_row in zip(rows, [*rows[1:], -1], strict=True):
         run += 1
