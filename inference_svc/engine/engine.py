@@ -208,12 +208,13 @@ class Engine:
     def _load(self) -> ModelLoad:
         state, runner, admission = self._state, self._runner, self._runner.admission
         running, queue = state.sequences.running, state.sequences.queue
+        num_used = state.capacity.num_used
         return ModelLoad(
             model=self.name,
             num_running=len(running),
             num_waiting=len(queue),
-            num_used_cells=state.capacity.num_used,
-            num_idle_cells=min(state.table.num_idle_cells, state.capacity.num_used),
+            num_used_cells=num_used,
+            num_idle_cells=min(state.table.num_idle_cells, num_used),
             num_steps=self.num_steps,
             prompt_tokens=runner.executor.prompt_tokens,
             cached_tokens=admission.cached_tokens,

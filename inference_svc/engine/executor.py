@@ -70,8 +70,9 @@ class Executor:
         first_outputs = _first_outputs(rows)
         self._score(work, first_outputs)
         self._sample(work, first_outputs)
-        for slot in (self._table.slots[row.slot] for row in rows if row.drafted):
-            self._cut_to_tokens(slot)
+        if rows[0].drafted:  # then all are
+            for row in rows:
+                self._cut_to_tokens(self._table.slots[row.slot])
         return True
 
     @staticmethod
