@@ -246,12 +246,17 @@ def _fillers(
     """The idle slots that get a filler row, as far as the batch has room for them."""
     if not layout.has_choice(len(work)):
         return ()
-    used = [item.row.slot for item in work]
-    busy = frozenset(used)
-    fillable = [
-        slot.index
-        for slot in slots
-        if slot.index not in busy and len(slot.tokens) < limits.slot_tokens
-    ]
+    used = tuple(item.row.slot for item in work)
+    chosen = layout.repeated(used)
+    if chosen is None or any(len(slots[index].tokens) >= limits.slot_tokens for index in chosen):
+        busy = frozenset(used)
+        fillable = [
+            slot.index
+            for slot in slots
+            if slot.index not in busy and len(slot.tokens) < limits.slot_tokens
+        ]
+        chosen = layout.fillers(used, fillable)
+    if not chosen:
+        return ()
     available = limits.batch_tokens - sum(len(item.row.tokens) for item in work)
-    return tuple(slots[index] for index in layout.fillers(used, fillable)[: max(available, 0)])
+    return tuple(slots[index] for index in chosen[: max(available, 0)])
