@@ -52,9 +52,7 @@ def plan_decode(
 ) -> Plan:
     """Plan the call of decoding sequences: at least one, each with a slot."""
     max_row_tokens = max(limits.batch_tokens // len(sequences), 1)
-    work = _in_slot_order(
-        Work(sequence, _row(sequence, max_row_tokens)) for sequence in sequences
-    )
+    work = _in_slot_order(Work(sequence, _row(sequence, max_row_tokens)) for sequence in sequences)
     rows = [item.row for item in work]
     forced = sum(len(row.tokens) for row in rows) - len(rows)
     fillers = _fillers(work, slots, limits, layout)
