@@ -8,7 +8,7 @@ from contextlib import suppress
 from multiprocessing.reduction import ForkingPickler
 from random import Random
 from threading import Thread
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from bench.measurement import CORRAL, Measurement, Result, median, values_by_round
 from bench.stage import Part, Stage
@@ -24,6 +24,8 @@ from inference_svc.engine_process.output_batcher import OutputBatcher
 from inference_svc.engine_process.step_loop import StepLoop
 
 ROWS = (1, 4, 16, 64)
+WAITING = 200
+"""Requests that wait while all slots are busy, in one more load."""
 ALLOWED_STEP_US, ALLOWED_ROW_US = 60.0, 12.0
 STEPS, QUICK_STEPS, ROUNDS = 1000, 40, 5
 PROMPT_TOKENS, VOCABULARY = 400, 152_000
@@ -33,6 +35,18 @@ GIL_S = 0.0002
 """How long a decode call leaves the interpreter to the thread that writes outputs."""
 STEP, WRITER = "step thread", "writing thread"
 LIMITS = NativeLimits(2048, 128, 64, 4096, VOCABULARY)
+
+
+class _Load(NamedTuple):
+    rows: int
+    waiting: int = 0
+
+    def name(self, thread: str) -> str:
+        """The name in the report."""
+        return f"{thread}, {self.rows} rows" + (f", {self.waiting} wait" if self.waiting else "")
+
+
+LOADS = (*map(_Load, ROWS), _Load(ROWS[-1], WAITING))
 
 
 class _Done(BaseException):
@@ -135,26 +149,26 @@ def measure(stage: Stage) -> Iterator[Measurement]:
     """Run the step loop with each number of rows."""
     steps = stage.sizes(STEPS, QUICK_STEPS)
     for number in range(stage.rounds or stage.sizes(ROUNDS, 1)):
-        for rows in ROWS:
-            yield from _step_costs(rows, steps, number)
+        for load in LOADS:
+            yield from _step_costs(load, steps, number)
 
 
-def _step_costs(rows: int, steps: int, number: int) -> Iterator[Measurement]:
+def _step_costs(load: _Load, steps: int, number: int) -> Iterator[Measurement]:
     """The median processor time of a step in microseconds, and that of the writing thread."""
-    backend, pipe, outbox = _EmptyBackend(rows, steps), _CountingPipe(), OutputBatcher(0.0)
-    loop = StepLoop(cast(Any, pipe), _engine(backend, rows), outbox=outbox)
+    backend, pipe, outbox = _EmptyBackend(load.rows, steps), _CountingPipe(), OutputBatcher(0.0)
+    loop = StepLoop(cast(Any, pipe), _engine(backend, load), outbox=outbox)
     writer = Thread(target=_write, args=(loop,))
     writer.start()
     with suppress(_Done):
         loop.run()
     outbox.put(DeviceMemoryReport({}))
     writer.join()
-    yield Measurement(_load(STEP, rows), number, CORRAL, median(backend.step_us))
-    yield Measurement(_load(WRITER, rows), number, CORRAL, 1e6 * pipe.thread_s / steps)
+    yield Measurement(load.name(STEP), number, CORRAL, median(backend.step_us))
+    yield Measurement(load.name(WRITER), number, CORRAL, 1e6 * pipe.thread_s / steps)
 
 
-def _engine(backend: _EmptyBackend, rows: int) -> Engine:
-    """An engine in which this many sequences begin."""
+def _engine(backend: _EmptyBackend, load: _Load) -> Engine:
+    """An engine with the requests of a load."""
     engine = Engine(
         "model",
         cast(Backend, backend),
@@ -163,7 +177,7 @@ def _engine(backend: _EmptyBackend, rows: int) -> Engine:
         clock=lambda: backend.now,
     )
     tokens = Random(1)
-    for sequence_id in range(rows):
+    for sequence_id in range(load.rows + load.waiting):
         prompt = array("i", (tokens.randrange(VOCABULARY) for _ in range(PROMPT_TOKENS)))
         engine.submit(_request(sequence_id, prompt))
     return engine
@@ -191,22 +205,18 @@ def _write(loop: StepLoop) -> None:
         loop.write_outputs()
 
 
-def _load(thread: str, rows: int) -> str:
-    return f"{thread}, {rows} rows"
-
-
 def conclude(measurements: Sequence[Measurement]) -> list[Result]:
     """Compare the cost of a step with the allowed one."""
     results = []
-    for rows in ROWS:
-        allowed_us = ALLOWED_STEP_US + ALLOWED_ROW_US * rows
+    for load in LOADS:
+        allowed_us = ALLOWED_STEP_US + ALLOWED_ROW_US * load.rows
         for thread, target in ((STEP, 1.0), (WRITER, None)):
-            load = _load(thread, rows)
-            values = values_by_round(measurements, load, CORRAL).values()
+            name = load.name(thread)
+            values = values_by_round(measurements, name, CORRAL).values()
             ratios = tuple(value / allowed_us for value in values)
             own = median([*values])
             results.append(
-                Result(load, ratios, target, own, allowed_us, "allowed", "µs", "at most")
+                Result(name, ratios, target, own, allowed_us, "allowed", "µs", "at most")
             )
     return results
 
