@@ -60,11 +60,12 @@ class FairTurns(Generic[Key]):
     def next(self, ready: Iterable[Key]) -> Key:
         """The client of `ready` (at least one) served least; the first one if equal."""
         clients = dict.fromkeys(ready)
-        for key in self._ready.keys() - clients.keys():
-            self._shares.leave(key)
-        for key in clients.keys() - self._ready.keys():
-            self._shares.enter(key)
-        self._ready = clients
+        if clients != self._ready:
+            for key in self._ready.keys() - clients.keys():
+                self._shares.leave(key)
+            for key in clients.keys() - self._ready.keys():
+                self._shares.enter(key)
+            self._ready = clients
         return min(clients, key=self._shares.served)
 
     def charge(self, key: Key, cost: float) -> None:
