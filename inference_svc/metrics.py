@@ -32,6 +32,11 @@ class EngineObserver:
 
     def on_event(self, event: events.Event) -> None:
         """Count an event, before it is delivered."""
+        if isinstance(event, events.Delta):  # nearly all are
+            live = self._live.get(event.sequence_id)
+            if live is not None:
+                self._on_delta(event, live)
+            return
         match event:
             case events.Embedded():
                 self._metrics.prompt_tokens.labels(event.model).inc(event.num_tokens)
@@ -52,8 +57,6 @@ class EngineObserver:
     def _on_sequence(self, event: SequenceEvent, live: ActiveSequence) -> None:
         model = live.request.model
         match event:
-            case events.Delta():
-                self._on_delta(event, live)
             case events.Started():
                 self._metrics.prompt_tokens.labels(model).inc(live.request.num_prompt_tokens)
                 self._metrics.cached_tokens.labels(model, event.source.value).inc(

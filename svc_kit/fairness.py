@@ -43,7 +43,7 @@ class FairShare(Generic[Key]):
 
     def charge(self, key: Key, cost: float) -> None:
         """Add the cost of serving a client."""
-        self._served[key] = self.served(key) + cost
+        self._served[key] = self._served.get(key, 0.0) + cost
 
     def _minimum(self) -> float:
         active = (key for key, count in self._num_active.items() if count)
@@ -60,11 +60,12 @@ class FairTurns(Generic[Key]):
     def next(self, ready: Iterable[Key]) -> Key:
         """The client of `ready` (at least one) served least; the first one if equal."""
         clients = dict.fromkeys(ready)
-        for key in self._ready.keys() - clients.keys():
-            self._shares.leave(key)
-        for key in clients.keys() - self._ready.keys():
-            self._shares.enter(key)
-        self._ready = clients
+        if clients != self._ready:
+            for key in self._ready.keys() - clients.keys():
+                self._shares.leave(key)
+            for key in clients.keys() - self._ready.keys():
+                self._shares.enter(key)
+            self._ready = clients
         return min(clients, key=self._shares.served)
 
     def charge(self, key: Key, cost: float) -> None:

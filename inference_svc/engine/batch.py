@@ -5,6 +5,7 @@ llama.cpp aborts the process if a limit is exceeded, so each batch is checked be
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import or_
 from typing import NamedTuple
 
 import numpy as np
@@ -90,7 +91,7 @@ class TokenBatch:
         if vectors:
             joined = np.concatenate(vectors) if len(vectors) > 1 else vectors[0]
             return replace(cls._of_rows(rows), vectors=joined, vector_rows=tuple(rows))
-        if all(len(row.tokens) == 1 for row in rows):
+        if len(rows) == sum(len(row.tokens) for row in rows):
             return cls._of_single_tokens(rows)
         return cls._of_rows(rows)
 
@@ -117,11 +118,12 @@ class TokenBatch:
 
     @classmethod
     def _of_single_tokens(cls, rows: Sequence[Row]) -> "TokenBatch":
+        slots, starts, tokens, outputs, _, _, scored = zip(*rows, strict=True)
         return cls(
-            np.array([row.tokens[0] for row in rows], np.int32),
-            np.array([row.start for row in rows], np.int32),
-            np.array([row.slot for row in rows], np.int32),
-            np.array([row.output or row.scored for row in rows], np.int8),
+            np.array([each[0] for each in tokens], np.int32),
+            np.array(starts, np.int32),
+            np.array(slots, np.int32),
+            np.array([*map(or_, outputs, scored)], np.int8),
         )
 
 
@@ -134,8 +136,8 @@ def check_native_limits(batch: TokenBatch, limits: NativeLimits) -> None:
     count = len(batch.tokens)
     if not 0 < count <= limits.batch_tokens:
         raise BatchLimitExceeded(f"{count} tokens, limit {limits.batch_tokens}")
-    if int(batch.outputs.sum()) > limits.output_rows:
-        raise BatchLimitExceeded(f"{int(batch.outputs.sum())} outputs, limit {limits.output_rows}")
+    if (outputs := np.count_nonzero(batch.outputs)) > limits.output_rows:
+        raise BatchLimitExceeded(f"{outputs} outputs, limit {limits.output_rows}")
     if batch.vectors is None:
         _check_range("token", batch.tokens, limits.vocabulary_size)
     else:
@@ -170,15 +172,24 @@ def _check_vectors(batch: TokenBatch, vectors: Vectors, limits: NativeLimits) ->
 
 
 def _check_order(batch: TokenBatch) -> None:
-    steps = np.diff(batch.slots)
-    if (steps < 0).any():
+    steps = _differences(batch.slots)
+    smallest = np.minimum.reduce(steps)
+    if smallest < 0:
         raise BatchLimitExceeded("slots are not in ascending order")
-    if (np.diff(batch.positions)[steps == 0] != 1).any():
+    if smallest > 0:
+        return  # a token of each slot
+    if (_differences(batch.positions)[steps == 0] != 1).any():
         raise BatchLimitExceeded("positions of a slot are not consecutive")
 
 
+def _differences(values: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """Of adjacent values, without the Python code of `np.diff`."""
+    return values[1:] - values[:-1]
+
+
 def _check_range(what: str, values: npt.NDArray[np.int32], limit: int) -> None:
-    if int(values.view(np.uint32).max()) >= limit:  # negative values become large
+    # Without the Python code of `max`. Negative values become large.
+    if np.maximum.reduce(values.view(np.uint32)) >= limit:
         raise BatchLimitExceeded(
             f"{what} {int(values.min())} to {int(values.max())}, limit {limit}"
         )

@@ -85,13 +85,14 @@ class _StopMatcher:
     def __init__(self, stops: Sequence[str], *, include_stop: bool) -> None:
         self.stop: str | None = None
         self._stops = tuple(stops)
+        self._beginnings = frozenset(stop[:1] for stop in stops)
         self._include_stop = include_stop
         self._held = ""
 
     def push(self, text: str) -> str:
         """Add text; return what is certainly before the stop string."""
-        if not self._stops or not text:
-            return text
+        if not self._held and self._beginnings.isdisjoint(text):
+            return text  # no stop string begins in it
         buffer = self._held + text
         match = self._first_match(buffer)
         if match is not None:

@@ -63,7 +63,10 @@ class Engine:
     @property
     def is_decoding(self) -> bool:
         """Whether the next step computes tokens of streams."""
-        return any(sequence.is_decoding for sequence in self._sequences.ready())
+        return any(
+            sequence.is_decoding and sequence.is_ready
+            for sequence in self._sequences.running.values()
+        )
 
     @property
     def encoder_pause_s(self) -> float:
@@ -205,12 +208,13 @@ class Engine:
     def _load(self) -> ModelLoad:
         state, runner, admission = self._state, self._runner, self._runner.admission
         running, queue = state.sequences.running, state.sequences.queue
+        num_used = state.capacity.num_used
         return ModelLoad(
             model=self.name,
             num_running=len(running),
             num_waiting=len(queue),
-            num_used_cells=state.capacity.num_used,
-            num_idle_cells=min(state.table.num_idle_cells, state.capacity.num_used),
+            num_used_cells=num_used,
+            num_idle_cells=min(state.table.num_idle_cells, num_used),
             num_steps=self.num_steps,
             prompt_tokens=runner.executor.prompt_tokens,
             cached_tokens=admission.cached_tokens,

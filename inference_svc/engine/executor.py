@@ -70,8 +70,7 @@ class Executor:
         first_outputs = _first_outputs(rows)
         self._score(work, first_outputs)
         self._sample(work, first_outputs)
-        for slot in (self._table.slots[row.slot] for row in rows if row.drafted):
-            self._cut_to_tokens(slot)
+        self._cut_drafts(rows)
         return True
 
     @staticmethod
@@ -154,6 +153,12 @@ class Executor:
             del slot.tokens[length:]
             return
         self._cut_to_tokens(slot)
+
+    def _cut_drafts(self, rows: SequenceOf[Row]) -> None:
+        """Remove the cells of rejected draft tokens."""
+        if rows[0].drafted:  # then all are
+            for row in rows:
+                self._cut_to_tokens(self._table.slots[row.slot])
 
     def _cut_to_tokens(self, slot: Slot) -> None:
         """Remove the cells after the tokens of a slot. If the model cannot, empty the slot and fail

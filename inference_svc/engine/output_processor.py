@@ -55,7 +55,8 @@ class OutputProcessor:
                 sequence.sampler.accept(token)
             if sequence.guide is not None:
                 sequence.guide.accept((token,))
-            if self._detokenize(sequence, token):
+            if sequence.output.add(token, self._backend).is_end:
+                self.finish(sequence, FinishReason.STOP)
                 return
         if sequence.guide is not None and self._append_forced(sequence):
             return
@@ -86,13 +87,20 @@ class OutputProcessor:
         )
 
     def _append(self, sequence: Sequence, sampled: SampledToken) -> bool:
-        """Append an output token; return whether the sequence ended with it."""
+        """Append and emit an output token; return whether the sequence ended with it."""
+        token, logprob = sampled
         self.output_tokens += 1
         self._shares.charge(sequence.request.project, 1)
-        sequence.tokens.append(sampled.token)
+        sequence.tokens.append(token)
         if sequence.sampler is not None:
-            sequence.sampler.accept(sampled.token)
-        return self._detokenize(sequence, sampled.token, sampled)
+            sequence.sampler.accept(token)
+        added = sequence.output.add(token, self._backend)
+        logprobs = (logprob._replace(text=added.piece),) if logprob is not None else ()
+        sequence_id = sequence.request.sequence_id
+        self._emit(Delta(sequence_id, (added.text,), (token,), logprobs, self._clock()))
+        if added.is_end:
+            self.finish(sequence, FinishReason.STOP)
+        return added.is_end
 
     def _append_forced(self, sequence: Sequence) -> bool:
         """Append the tokens that the constraint forces; return whether the sequence ended.
@@ -116,26 +124,8 @@ class OutputProcessor:
         return False
 
     def _end_if_full(self, sequence: Sequence) -> None:
-        full = len(sequence.tokens) >= self._slot_tokens
-        if full or sequence.num_output >= sequence.request.max_tokens:
+        if len(sequence.tokens) >= min(sequence.max_length, self._slot_tokens):
             self.finish(sequence, FinishReason.LENGTH)
-
-    def _detokenize(
-        self, sequence: Sequence, token: int, sampled: SampledToken | None = None
-    ) -> bool:
-        """Detokenize an output token and finish the sequence at a stop condition.
-
-        Emits a delta unless `sampled` is None. Returns whether the sequence ended.
-        """
-        added = sequence.output.add(token, self._backend)
-        if sampled is not None:
-            chosen = sampled.logprob
-            logprobs = (chosen._replace(text=added.piece),) if chosen is not None else ()
-            sequence_id, now = sequence.request.sequence_id, self._clock()
-            self._emit(Delta(sequence_id, (added.text,), (token,), logprobs, now))
-        if added.is_end:
-            self.finish(sequence, FinishReason.STOP)
-        return added.is_end
 
     def _emit(self, delta: Delta) -> None:
         """Emit a delta, joined with the previous event if that is a delta of the same sequence.

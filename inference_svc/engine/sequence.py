@@ -1,5 +1,6 @@
 """A sequence in the phases queued, prefill and decode, its output, and plans of decode calls."""
 
+import math
 from array import array
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -110,10 +111,12 @@ class Sequence:
     def __init__(self, request: SequenceRequest, *, arrived_at: float) -> None:
         self.request = request
         self.tokens: array[int] = request.prompt + request.resumed
+        self.num_prompt = len(request.prompt)
+        self.max_length = self.num_prompt + request.max_tokens
         # The index of the token after the last chunk of vectors; 0 without any.
         self.media_end = request.media[-1].end if request.media else 0
         # Prompt tokens whose log probabilities have been sent; all if none are wanted.
-        self.num_scored = len(request.prompt) if request.prompt_logprobs is None else 0
+        self.num_scored = self.num_prompt if request.prompt_logprobs is None else 0
         self.output = SequenceOutput(request)
         self.slot: Slot | None = None
         self.sampler: Sampler | None = None
@@ -142,7 +145,7 @@ class Sequence:
     @property
     def num_output(self) -> int:
         """Output tokens so far, including resumed ones."""
-        return len(self.tokens) - len(self.request.prompt)
+        return len(self.tokens) - self.num_prompt
 
     @property
     def num_computed(self) -> int:
@@ -169,7 +172,16 @@ class Sequence:
             return self.num_remaining - self.awaits_grammar
         if self.awaits_grammar:
             return 0
-        return max(len(self.request.prompt) - self.num_computed, 1)
+        return max(self.num_prompt - self.num_computed, 1)
+
+    @property
+    def expires_at(self) -> float:
+        """When its deadline passes, or that for the queue before it starts; infinity for never."""
+        request = self.request
+        expires_at = math.inf if request.deadline is None else request.deadline
+        if self.has_started or request.queue_deadline is None:
+            return expires_at
+        return min(expires_at, request.queue_deadline)
 
     def next_row(self, max_text: int) -> tuple[tuple[MediaSpan, ...], int]:
         """The chunks of the next row, none if it is text, and how many tokens of it a step may
@@ -195,7 +207,7 @@ class Sequence:
     @property
     def is_scored(self) -> bool:
         """Whether log probabilities of all prompt tokens have been sent."""
-        return self.num_scored == len(self.request.prompt)
+        return self.num_scored == self.num_prompt
 
     @property
     def is_scoring(self) -> bool:
@@ -207,7 +219,7 @@ class Sequence:
     def _num_before_scored(self) -> int:
         """The tokens before the next change of `is_scoring`: cells that were lost after their
         logits had been used are computed again without logits."""
-        end = len(self.request.prompt) if self.is_scoring else self.num_scored - 1
+        end = self.num_prompt if self.is_scoring else self.num_scored - 1
         return end - self.num_computed
 
     def whole_prefix(self, count: int) -> int:
@@ -215,18 +227,20 @@ class Sequence:
         return whole_prefix(self.request.media, count)
 
     @property
-    def is_stalled(self) -> bool:
-        """Whether it only waits for its grammar."""
-        return self.num_computable == 0
+    def is_ready(self) -> bool:
+        """Whether a step may compute tokens of it: it is not paused, and does not only wait for
+        its grammar."""
+        is_stalled = self.awaits_grammar and self.num_computable == 0
+        return not self.paused and not is_stalled
 
     @property
     def is_decoding(self) -> bool:
         """Whether the prompt is computed, and only sampled or forced tokens remain."""
-        return (
-            self.first_token_at is not None
-            and self.num_remaining <= 1 + MAX_FORCED
-            and (not self.media_end or self.num_computed >= self.media_end)
-        )
+        if self.first_token_at is None:
+            return False
+        num_computed = self.num_computed
+        is_near = len(self.tokens) - num_computed <= 1 + MAX_FORCED
+        return is_near and num_computed >= self.media_end
 
     @property
     def is_at_last_token(self) -> bool:

@@ -87,10 +87,10 @@ class StepRunner:
     @property
     def awaits_grammars(self) -> bool:
         """Whether all running sequences wait for their grammars, and none could start."""
-        if self.admission.could_start:
+        running = self._sequences.running.values()
+        if any(sequence.is_ready for sequence in running) or self.admission.could_start:
             return False
-        ready = [item for item in self._sequences.running.values() if not item.paused]
-        return bool(ready) and all(sequence.is_stalled for sequence in ready)
+        return any(not sequence.paused for sequence in running)
 
     def _begin_guided(self, patience_s: float) -> None:
         """Start the sequences whose grammar is built; others compute all but the last token."""
@@ -100,12 +100,5 @@ class StepRunner:
             self._preparer.begin_guided(guided, patience_s if self.awaits_grammars else 0.0)
 
     def _expire(self) -> None:
-        now, sequences = self._clock(), self._sequences
-        expired = sequences.queue.expired(now)
-        expired += [
-            sequence
-            for sequence in sequences.running.values()
-            if sequence.request.deadline is not None and sequence.request.deadline <= now
-        ]
-        for sequence in expired:
-            sequences.fail(sequence, DeadlineExpired(phase=sequence.phase))
+        for sequence in self._sequences.expired(self._clock()):
+            self._sequences.fail(sequence, DeadlineExpired(phase=sequence.phase))

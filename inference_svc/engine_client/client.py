@@ -16,6 +16,7 @@ from inference_svc.engine.embedding_request import EmbeddingRequest, Embeddings
 from inference_svc.engine.events import (
     AdapterLoadDone,
     AdaptersListed,
+    Delta,
     DiskCacheLoad,
     Embedded,
     Event,
@@ -293,6 +294,9 @@ class EngineClient:
 
     def _deliver(self, event: Event) -> None:
         self._on_event(event)
+        if isinstance(event, Delta):  # nearly all are
+            self.sequences.deliver(event)
+            return
         match event:
             case ModelLoad():
                 self.report = event

@@ -153,6 +153,10 @@ class RequestTracker:
         live = self.live.get(event.sequence_id)
         if live is None:
             return
+        if isinstance(event, Delta):  # nearly all are
+            live.num_output += event.num_tokens
+            live.stream.deliver(event)
+            return
         match event:
             case Preempted():
                 self._set_slot(live, None)
@@ -163,9 +167,6 @@ class RequestTracker:
                 live.num_cached = event.cached_tokens
                 live.stream.deliver(event)
             case PromptTokens():
-                live.stream.deliver(event)
-            case Delta():
-                live.num_output += event.num_tokens
                 live.stream.deliver(event)
             case Finished() | Failed() | Cancelled():
                 self._remove(event.sequence_id)

@@ -68,13 +68,14 @@ class OutputBatcher:
             return _Item(output, frozenset(), flush_all=True)
         urgent, flush_all = set(), False
         for event in output:
+            if isinstance(event, events.Delta):  # nearly all are
+                if event.sequence_id in self._awaiting_first_token:
+                    self._awaiting_first_token.remove(event.sequence_id)
+                    urgent.add(event.sequence_id)
+                continue
             match event:
                 case events.ModelLoad() | events.DiskCacheLoad() | events.PromptTokens():
                     pass
-                case events.Delta(sequence_id):
-                    if sequence_id in self._awaiting_first_token:
-                        self._awaiting_first_token.remove(sequence_id)
-                        urgent.add(sequence_id)
                 case events.Started(sequence_id):
                     self._streams.add(sequence_id)
                     self._awaiting_first_token.add(sequence_id)

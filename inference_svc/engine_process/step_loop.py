@@ -171,7 +171,9 @@ class StepLoop:
     def _receive(self) -> None:
         """Apply commands; block for the first one if there is nothing else to do."""
         # Commands applied between the calls of a step may leave events that no step has emitted.
-        idle = not any(stepper.has_work or stepper.has_events for stepper in self._steppers)
+        if any(stepper.has_work or stepper.has_events for stepper in self._steppers):
+            self._apply_received()
+            return
         # Waiting sequences, e.g. paused ones, still have deadlines.
         has_deadlines = any(stepper.has_sequences for stepper in self._steppers) or (
             self._offloader is not None and self._offloader.has_deferred
@@ -180,18 +182,15 @@ class StepLoop:
         if has_deadlines:
             timeout = _DEADLINE_CHECK_S
         try:
-            self._apply(self._inbox.get(block=idle, timeout=timeout))
+            self._apply(self._inbox.get(timeout=timeout))
         except Empty:
             return
         self._apply_received()
 
     def _apply_received(self) -> None:
         """Apply the commands that have arrived, without blocking."""
-        try:
-            while True:
-                self._apply(self._inbox.get_nowait())
-        except Empty:
-            return
+        while not self._inbox.empty():  # no other thread takes any
+            self._apply(self._inbox.get_nowait())
 
     def _enqueue(self, command: Command | FileDone) -> None:
         self._inbox.put(_ReceivedCommand(command, self._step))

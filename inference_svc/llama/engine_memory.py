@@ -22,7 +22,9 @@ class EngineMemory:
         self._is_tracking = False
         self._free_bytes = free_bytes
         self._used: dict[str, int] = {}
-        self._reported: dict[str, int] = {}
+        self.used_bytes: dict[str, int] = {}
+        """Bytes in use on each GPU."""
+        self._reported = self.used_bytes
 
     def available_bytes(self, num_layers: int) -> int:
         """Maximum size of a context over all layers, as the model is placed."""
@@ -45,11 +47,7 @@ class EngineMemory:
         for name, free in before.items():
             used = self._used.get(name, 0) + free - after.get(name, free)
             self._used[name] = max(used, 0)
-
-    @property
-    def used_bytes(self) -> dict[str, int]:
-        """Bytes in use on each GPU."""
-        return {name: size for name, size in self._used.items() if size}
+        self.used_bytes = {name: size for name, size in self._used.items() if size}
 
     def changed_usage(self) -> dict[str, int] | None:
         """`used_bytes`; None if unchanged since the last call."""

@@ -326,10 +326,10 @@ class Vocabulary:
     def piece(self, token: int, special: bool = False) -> bytes:
         """Return the bytes of a token, which may be part of a character. Control tokens are empty
         unless `special`. Raises `TokenOutOfVocabulary`."""
-        self._check_token(token, "token")
         cache = self._special_pieces if special else self._pieces
         piece = cache.get(token)
         if piece is None:
+            self._check_token(token, "token")
             piece = cache[token] = self._read_piece(token, special)
         return piece
 

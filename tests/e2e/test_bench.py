@@ -18,6 +18,7 @@ from bench.parts import (
     objects,
     runs,
     shared,
+    steps,
     tokens,
     uneven,
     unique,
@@ -67,6 +68,7 @@ PARTS = (
     memory.PART,
     batches.PART,
     runs.PART,
+    steps.PART,
     tokens.PART,
     chats.PART,
 )

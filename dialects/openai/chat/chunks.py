@@ -55,7 +55,8 @@ class _Chunks(ABC):
         self._has_prediction = False
         self._prompt_tokens = self._completion_tokens = 0
         self._done: list[generation_pb2.Done] = []
-        self._head = self._tail = b""
+        self._heads: dict[int, bytes] = {}  # what a chunk begins with, by the index of its choice
+        self._tail = b""
         self._without_role: set[int] = set()
         """Choices whose first chunk has the role beside its output, because it may be a call."""
 
@@ -66,9 +67,10 @@ class _Chunks(ABC):
             if self._counts_chunks:
                 self._completion_tokens += message.delta.num_tokens
                 self._set_tail()
-            index = message.delta.index
-            make = partial(self._delta, message.delta, first_index + index)
-            return self._after_prompt(call, index, make) if self._prompts else make()
+            delta, index = message.delta, message.delta.index
+            if not self._prompts:
+                return self._delta(delta, first_index + index)
+            return self._after_prompt(call, index, partial(self._delta, delta, first_index + index))
         if event == "finished":
             finished = message.finished
             reason = self._finish[finished.reason]
@@ -77,7 +79,7 @@ class _Chunks(ABC):
             return self._after_prompt(call, finished.index, make)
         if event == "accepted":
             self._prompt_tokens += message.accepted.prompt_tokens
-            self._start(message.accepted.model)
+            self._start(message.accepted.model, self._indexes(call))
             prompt = self._prompts[call] = self._new_prompt()
             prompt.ids = message.accepted.prompt_token_ids
             value = self._first_output(call)
@@ -143,9 +145,13 @@ class _Chunks(ABC):
     def _delta(self, delta: Any, index: int) -> Sequence[bytes]:
         """The chunks of a delta of the choice with this index."""
 
-    def _start(self, model: str) -> None:
+    def _start(self, model: str, indexes: range) -> None:
         self._envelope = self._envelope.with_model(model)
-        self._head = b'data: %b,"choices":[{"index":' % orjson.dumps(self._fields())[:-1]
+        fields = orjson.dumps(self._fields())[:-1]
+        self._heads |= {
+            index: b'data: %b,"choices":[{"index":%d,"%b":' % (fields, index, self._field)
+            for index in indexes
+        }
         self._set_tail()
 
     def _fields(self) -> Mapping[str, object]:
@@ -175,9 +181,8 @@ class _Chunks(ABC):
         if index in self._without_role:
             self._without_role.remove(index)
             output = _with_role(output)
-        head = b'%b%d,"%b":' % (self._head, index, self._field)
         end = b',"logprobs":%b,"finish_reason":%b%b' % (logprobs, finish_reason, more)
-        return head + output + end + self._tail
+        return self._heads[index] + output + end + self._tail
 
     def _ids(self, token_ids: Sequence[int]) -> bytes:
         """The ids of the tokens of a delta as a further field of its choice, if requested."""

@@ -13,6 +13,7 @@ from inference_svc.engine.cost_model.trials import RowCountTrials
 _MAX_TRIAL_SLOWDOWN = 1.5
 """Fillers are tried only if the step is predicted to take at most this multiple of the time."""
 _Choice = tuple[float, tuple[int, ...]]  # the cost of a step, and its filler slots
+_Fillers = tuple[tuple[int, ...], tuple[int, ...]]  # of these used slots
 
 
 class BatchLayout:
@@ -31,25 +32,38 @@ class BatchLayout:
         self._can_fill = can_fill
         self._num_choices = 0  # since the last trial
         self._num_trials = 0
+        self._last: _Fillers = (), ()
         # With few slots all layouts fit into the cache; with many, few of them are common.
         self._layouts = lru_cache(maxsize=4096)(self._cheapest)
         self._whole_blocks = lru_cache(maxsize=4096)(self._in_whole_blocks)
+
+    def has_choice(self, rows: int) -> bool:
+        """Whether a step of so many rows may get fillers. A single row never does."""
+        return bool(self._times) and self._can_fill and 1 < rows < self._slots
+
+    def repeated(self, used: tuple[int, ...]) -> tuple[int, ...] | None:
+        """The fillers of the last step if it had the same rows; None if they must be chosen."""
+        if used != self._last[0] or self._num_choices >= TRIAL_INTERVAL:
+            return None
+        self._num_choices += 1
+        return self._last[1]
 
     def fillers(self, used: Sequence[int], fillable: Sequence[int]) -> tuple[int, ...]:
         """The idle slots to fill, of the `fillable` ones, if `used` slots (ascending) have a row.
 
         Every `TRIAL_INTERVAL` steps the choice is another one than the predicted best.
         """
-        if not self._times or not used or not self._can_fill:
+        if not self.has_choice(len(used)):
             return ()
         chosen = self._layouts(tuple(used), tuple(fillable))[1]
+        self._last = tuple(used), chosen
         self._num_choices += 1
-        if len(used) == 1 or self._num_choices < TRIAL_INTERVAL:
+        if self._num_choices < TRIAL_INTERVAL:
             return chosen
+        self._num_choices = 0
         trials = [trial for trial in self._trial_options(used, fillable) if trial != chosen]
         if not trials:
             return chosen
-        self._num_choices = 0
         self._num_trials += 1
         return trials[self._num_trials % len(trials)]
 
@@ -71,6 +85,7 @@ class BatchLayout:
         same `kind` are compared."""
         if self._times and self._trials.observe(_runs(rows), seconds, kind):
             self._layouts.cache_clear()
+            self._last = (), ()
 
     def cheapest_seconds(self, used: Sequence[int], fillable: Sequence[int]) -> float:
         """Predicted seconds of a step with the best fillers; 0 if nothing is measured."""
@@ -130,6 +145,8 @@ def _update(table: dict[int, _Choice], run: int, cost: float, filled: tuple[int,
 
 def _runs(rows: Sequence[int]) -> list[int]:
     """The lengths of the runs of consecutive slots."""
+    if len(rows) == rows[-1] - rows[0] + 1:
+        return [len(rows)]
     lengths, run = [], 0
     for row, next_row in zip(rows, [*rows[1:], -1], strict=True):
         run += 1

@@ -77,6 +77,8 @@ class CacheCapacity:
 
         Slots without unshared cells follow in a second pass, since they may share with each other.
         """
+        if self._free >= tokens:
+            return True
         slots = sorted(self._table.slots, key=lambda slot: len(slot.tokens))
         for must_free in (True, False):
             for slot in slots:

@@ -37,6 +37,7 @@ class PrefixWaiters:
         # Without truncation, the leader's final state is longer than the prefix and unusable.
         self._is_enabled = can_trim
         self._following: dict[int, _WaitingSequence] = {}
+        self._raised: list[Sequence] = []  # leaders with an inherited priority
 
     @property
     def num_waiting_for_prefix(self) -> int:
@@ -49,13 +50,14 @@ class PrefixWaiters:
         `waiting` has the ids of the sequences without a slot.
         """
         self._now = now
-        for sequence in self._running.values():
-            sequence.clear_inherited()
+        for leader in self._raised:
+            leader.clear_inherited()
+        self._raised.clear()
         self._following = {
             key: pair for key, pair in self._following.items() if pair.is_valid(waiting)
         }
         for pair in self._following.values():
-            _raise_leader(pair, now)
+            self._raise_leader(pair)
 
     def should_wait(self, sequence: Sequence, num_cached: int) -> bool:
         """Whether to wait because a running sequence computes more of the prompt.
@@ -75,8 +77,17 @@ class PrefixWaiters:
         pair = self._following[sequence.request.sequence_id] = _WaitingSequence(
             sequence, leader, shared
         )
-        _raise_leader(pair, self._now)
+        self._raise_leader(pair)
         return True
+
+    def _raise_leader(self, pair: _WaitingSequence) -> None:
+        """Let the leader inherit the priority and response ratio of the follower."""
+        follower, leader, shared = pair
+        self._raised.append(leader)
+        leader.inherited_priority = max(leader.inherited_priority, follower.effective_priority)
+        if leader.num_computed < shared:  # else the follower waits for a slot
+            ratio = follower.response_ratio(self._now)
+            leader.inherited_ratio = max(leader.inherited_ratio, ratio)
 
     def _leader(self, sequence: Sequence) -> tuple[Sequence | None, int]:
         """Return the running sequence with the longest common prefix, and its length."""
@@ -116,11 +127,3 @@ def _may_share(one: Sequence, other: Sequence) -> bool:
 
 def _may_lead(sequence: Sequence) -> bool:
     return not sequence.paused and not sequence.is_decoding
-
-
-def _raise_leader(pair: _WaitingSequence, now: float) -> None:
-    """Let the leader inherit the priority and response ratio of the follower."""
-    follower, leader, shared = pair
-    leader.inherited_priority = max(leader.inherited_priority, follower.effective_priority)
-    if leader.num_computed < shared:  # else the follower waits for a slot
-        leader.inherited_ratio = max(leader.inherited_ratio, follower.response_ratio(now))

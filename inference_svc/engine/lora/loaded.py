@@ -55,7 +55,7 @@ class Adapters:
         """Choose the next stack and apply it. Returns the `ready` sequences that use it."""
         if not ready:
             return ready
-        self._current = self._turns.next_stack(ready, now)
+        self._current = self._turns.next_stack(ready, now) if self._loaded else NO_ADAPTERS
         return self.on_turn(ready)
 
     def on_turn(self, ready: SequenceOf[Sequence]) -> SequenceOf[Sequence]:
@@ -64,6 +64,8 @@ class Adapters:
         The backend stops using a stack when one of its adapters is unloaded, even if it is then
         loaded again.
         """
+        if not self._loaded:
+            return ready  # none has any, and the backend uses none
         on_turn = [item for item in ready if item.request.adapters == self._current]
         if on_turn:
             self._backend.use_adapters(self._current)

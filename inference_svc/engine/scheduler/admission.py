@@ -24,9 +24,14 @@ def may_preempt(waiting: Sequence) -> bool:
     return waiting.request.priority >= INTERACTIVE
 
 
+def is_victim(running: Sequence) -> bool:
+    """Whether a running sequence may be preempted: it is batch work."""
+    return running.effective_priority <= BATCH
+
+
 def victims(running: Collection[Sequence]) -> list[Sequence]:
-    """The running sequences that may be preempted (batch work), last arrived first."""
-    batch = [sequence for sequence in running if sequence.effective_priority <= BATCH]
+    """The running sequences that may be preempted, last arrived first."""
+    batch = filter(is_victim, running)
     return sorted(batch, key=lambda item: (item.arrived_at, item.request.sequence_id), reverse=True)
 
 
@@ -59,7 +64,7 @@ class Admission:
     def could_start(self) -> bool:
         """Whether a waiting sequence could have a slot and does not wait for cells."""
         waits_for_cells = self.lacks_cells and self._running
-        return self._table.has_idle and self._queue.has_ready and not waits_for_cells
+        return self._queue.has_ready and self._table.has_idle and not waits_for_cells
 
     def admit(self, prepare: Callable[[Sequence], bool]) -> None:
         """Start as many queued sequences as fit.
@@ -70,11 +75,14 @@ class Admission:
         self.lacks_cells = False
         running, now = self._running.values(), self._clock()
         self.prefix_waiters.begin_pass(self._queue.ids, now)
+        if not self._queue:
+            return
+        could_preempt = self._has_victim and any(map(may_preempt, self._queue))
+        if not (could_preempt or self._table.has_idle):
+            return
         self._aging.begin(running, now)
         self._projects.begin(running, now)
-        if (self._table.has_idle and any(map(self._projects.may_start, self._queue))) or (
-            self._has_victim and any(map(may_preempt, self._queue))
-        ):
+        if could_preempt or any(map(self._projects.may_start, self._queue)):
             for sequence in self._queue.in_order(self._aging.priority_of):
                 if not self._projects.may_start(sequence):
                     continue
@@ -89,7 +97,7 @@ class Admission:
 
     @property
     def _has_victim(self) -> bool:
-        return bool(victims(self._running.values()))
+        return any(map(is_victim, self._running.values()))
 
     def _start(self, sequence: Sequence) -> bool:
         """Assign a slot, or defer the sequence until another one has computed its prefix.

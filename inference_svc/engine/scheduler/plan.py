@@ -52,13 +52,10 @@ def plan_decode(
 ) -> Plan:
     """Plan the call of decoding sequences: at least one, each with a slot."""
     max_row_tokens = max(limits.batch_tokens // len(sequences), 1)
-    work = _in_slot_order(
-        Work(sequence, _row(sequence, min(sequence.num_remaining, max_row_tokens)))
-        for sequence in sequences
-    )
-    forced = sum(len(item.row.tokens) for item in work) - len(work)
-    fillers = _fillers(work, slots, limits, layout)
+    work = _in_slot_order(Work(sequence, _row(sequence, max_row_tokens)) for sequence in sequences)
     rows = [item.row for item in work]
+    forced = sum(len(row.tokens) for row in rows) - len(rows)
+    fillers = _fillers(work, slots, limits, layout)
     if fillers:
         # With logits, since the output layer also computes rows in blocks.
         rows += [Row(slot.index, len(slot.tokens), (0,), output=True) for slot in fillers]
@@ -229,28 +226,35 @@ def _pending_prompt(sequence: Sequence, count: int, now: float) -> PendingPrompt
 
 
 def _row(sequence: Sequence, count: int, spans: Spans = ()) -> Row:
+    """The row of the next `count` tokens, or of all that are left."""
     start, slot = sequence.num_computed, sequence.slot
     if slot is None:
         raise ValueError(f"sequence {sequence.request.sequence_id} has no slot")
     tokens = sequence.tokens[start : start + count]
-    output = start + count == len(sequence.tokens)
-    spans = tuple(span for span in spans if span.start < start + count)
+    end = start + len(tokens)
+    if spans:
+        spans = tuple(span for span in spans if span.start < end)
     scored = _needs_logits(sequence, spans)
-    return Row(slot.index, start, tokens, output, spans=spans, scored=scored)
+    return Row(slot.index, start, tokens, end == len(sequence.tokens), 0, spans, scored)
 
 
 def _fillers(
     work: SequenceOf[Work], slots: SequenceOf[Slot], limits: NativeLimits, layout: BatchLayout
 ) -> tuple[Slot, ...]:
     """The idle slots that get a filler row, as far as the batch has room for them."""
-    used = [item.row.slot for item in work]
-    if not used or len(used) == len(slots):
+    if not layout.has_choice(len(work)):
         return ()
-    busy = frozenset(used)
-    fillable = [
-        slot.index
-        for slot in slots
-        if slot.index not in busy and len(slot.tokens) < limits.slot_tokens
-    ]
+    used = tuple(item.row.slot for item in work)
+    chosen = layout.repeated(used)
+    if chosen is None or any(len(slots[index].tokens) >= limits.slot_tokens for index in chosen):
+        busy = frozenset(used)
+        fillable = [
+            slot.index
+            for slot in slots
+            if slot.index not in busy and len(slot.tokens) < limits.slot_tokens
+        ]
+        chosen = layout.fillers(used, fillable)
+    if not chosen:
+        return ()
     available = limits.batch_tokens - sum(len(item.row.tokens) for item in work)
-    return tuple(slots[index] for index in layout.fillers(used, fillable)[: max(available, 0)])
+    return tuple(slots[index] for index in chosen[: max(available, 0)])

@@ -75,7 +75,7 @@ class AdmissionQueue:
 
     def expired(self, now: float) -> list[Sequence]:
         """The sequences whose deadline, or deadline for the queue, has passed."""
-        return [sequence for sequence in self if _has_expired(sequence, now)]
+        return [sequence for sequence in self if sequence.expires_at <= now]
 
     def _rank(
         self, sequence: Sequence, priority_of: Callable[[Sequence], int]
@@ -174,13 +174,6 @@ def aged_priority(sequence: Sequence, now: float) -> int:
     num_classes = int((now - sequence.arrived_at) / AGING_S)
     own = sequence.request.priority
     return max(min(own + num_classes, INTERACTIVE), own)
-
-
-def _has_expired(sequence: Sequence, now: float) -> bool:
-    deadlines = [sequence.request.deadline]
-    if not sequence.has_started:
-        deadlines.append(sequence.request.queue_deadline)
-    return any(deadline is not None and deadline <= now for deadline in deadlines)
 
 
 def select_deterministic(sequences: SequenceOf[Sequence], now: float) -> list[Sequence]:

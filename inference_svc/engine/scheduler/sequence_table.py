@@ -1,5 +1,7 @@
 """The live sequences of an engine: waiting in the queue, or running in a slot."""
 
+import math
+
 from inference_svc.engine.constraint import GuideError
 from inference_svc.engine.events import Event, Failed
 from inference_svc.engine.kv_cache.allocator import SlotAllocator
@@ -23,20 +25,27 @@ class SequenceTable:
         self.queue = AdmissionQueue()
         self._allocator = allocator
         self._drafter = drafter
+        self._expires_at = math.inf  # no sequence does so before
 
     def __contains__(self, sequence: Sequence) -> bool:
         return sequence.request.sequence_id in self.by_id
 
     def ready(self) -> list[Sequence]:
         """The running sequences that have tokens to compute."""
-        return [
-            sequence
-            for sequence in self.running.values()
-            if not sequence.paused and not sequence.is_stalled
-        ]
+        return [sequence for sequence in self.running.values() if sequence.is_ready]
+
+    def expired(self, now: float) -> list[Sequence]:
+        """The sequences whose deadline, or deadline for the queue, has passed."""
+        if now < self._expires_at:
+            return []
+        live = self.by_id.values()
+        times = (sequence.expires_at for sequence in live)
+        self._expires_at = min((each for each in times if each > now), default=math.inf)
+        return [sequence for sequence in live if sequence.expires_at <= now]
 
     def add(self, sequence: Sequence) -> None:
         self.num_changes += 1
+        self._expires_at = min(self._expires_at, sequence.expires_at)
         self.by_id[sequence.request.sequence_id] = sequence
         self.queue.shares.enter(sequence.request.project)
         self.queue.push(sequence)

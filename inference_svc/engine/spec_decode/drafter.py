@@ -64,7 +64,7 @@ class Drafter:
         if not options:
             return plan
         proposed = [self._propose(sequence, options[-1].length) for sequence in sequences]
-        length = _best_length(options, sequences, proposed)
+        length = _best_length(options, sequences, proposed) if any(proposed) else 0
         if not length:
             return plan
         work = tuple(

@@ -40,24 +40,27 @@ def sample_from_all(logits: Logits, temperature: float, seed: int, buffer: Logit
     """Sample a token from the whole vocabulary by inverting the cumulative distribution.
 
     Searches sums of blocks, then inside one block: a cumulative sum over all tokens takes 4x
-    longer. Blocks are summed in 32 bits, as exact as their logits and twice as fast. Overwrites
-    `buffer`, which is as long as `logits`.
+    longer. Blocks are summed in 32 bits, as exact as their logits, and by `einsum`, which takes a
+    fifth of the time of `sum`. Overwrites `buffer`, which is as long as `logits`.
     """
     best = logits.max()
-    if np.isneginf(best):
+    if best == -np.inf:
         return 0  # the request forbids every token
     weights = np.subtract(logits, best, out=buffer)
     if temperature != 1:
         np.divide(weights, np.float32(temperature), out=weights)
     np.exp(weights, out=weights)
-    whole = len(weights) // _BLOCK * _BLOCK
-    blocks = weights[:whole].reshape(-1, _BLOCK).sum(axis=1)
-    sums = np.cumsum(np.append(blocks, weights[whole:].sum()), dtype=np.float64)
+    num_blocks = len(weights) // _BLOCK
+    sums = np.empty(num_blocks + 1)
+    whole = num_blocks * _BLOCK
+    sums[:-1] = np.einsum("ij->i", weights[:whole].reshape(-1, _BLOCK))
+    sums[-1] = weights[whole:].sum()
+    sums.cumsum(out=sums)
     target = seed / 2**32 * sums[-1]
-    block = int(np.searchsorted(sums, target, side="right"))
+    block = int(sums.searchsorted(target, side="right"))
     start = block * _BLOCK
-    block_sums = np.cumsum(weights[start : start + _BLOCK], dtype=np.float64)
+    members = weights[start : start + _BLOCK]
     rest = target - (sums[block - 1] if block else 0.0)
-    index = int(np.searchsorted(block_sums, rest, side="right"))
+    index = int(members.cumsum(dtype=np.float64).searchsorted(rest, side="right"))
     # Rounding may place the target behind the last token with a nonzero weight.
-    return start + min(index, int(np.flatnonzero(weights[start : start + _BLOCK])[-1]))
+    return start + (index if index < len(members) else int(np.flatnonzero(members)[-1]))

@@ -166,11 +166,12 @@ def receive_and_run(loop: StepLoop) -> None:
     """One iteration of the loop; fails if it would block forever."""
     inbox = loop._inbox
 
-    def get(*, block: bool = True, timeout: float | None = None) -> _ReceivedCommand:
-        assert not block or timeout is not None or not inbox.empty(), "the loop blocks forever"
-        return inbox.get(block=block, timeout=timeout)
+    def get(*, timeout: float | None) -> _ReceivedCommand:
+        assert timeout is not None or not inbox.empty(), "the loop blocks forever"
+        return inbox.get(timeout=timeout)
 
-    loop._inbox = cast(Any, SimpleNamespace(get=get, get_nowait=inbox.get_nowait, put=inbox.put))
+    others = {name: getattr(inbox, name) for name in ("empty", "get_nowait", "put")}
+    loop._inbox = cast(Any, SimpleNamespace(get=get, **others))
     loop._receive()
     loop._inbox = inbox
     loop.run_turn()

@@ -32,6 +32,27 @@ def test_rows_are_padded_to_a_cheaper_count() -> None:
     assert layout.fillers([0, 1, 2, 3, 4, 5, 6], [7]) == (7,)
 
 
+def test_the_same_rows_keep_their_fillers_until_a_trial_is_due() -> None:
+    layout = BatchLayout({1: 10.0, 2: 11.0, 3: 12.0, 4: 13.0}, 4)
+    assert layout.fillers([0, 2], [1, 3]) == (1,)
+
+    assert layout.repeated((0, 3)) is None
+    assert [layout.repeated((0, 2)) for _ in range(TRIAL_INTERVAL)] == [
+        *[(1,)] * (TRIAL_INTERVAL - 1),
+        None,
+    ]
+
+
+def test_fillers_are_chosen_again_when_the_times_have_changed() -> None:
+    layout = BatchLayout({1: 10.0, 2: 20.0, 3: 28.0, 4: 30.0}, 4)
+    assert layout.fillers([0, 1, 2], [3]) == ()
+    layout.observe([0, 1, 2], 28.0)
+
+    layout.observe([0, 1, 2, 3], 20.0)
+
+    assert layout.repeated((0, 1, 2)) is None
+
+
 def test_a_slot_that_cannot_take_a_filler_keeps_the_hole() -> None:
     """The idle slot is full."""
     layout = BatchLayout({1: 10.0, 2: 11.0, 3: 12.0}, 3)
