@@ -2,6 +2,7 @@
 tool calls.
 """
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -17,7 +18,7 @@ from inference_svc.chat.conversation import (
     ToolCall,
     ToolSpec,
 )
-from inference_svc.chat.json_values import json_or_none, schema_for_model
+from inference_svc.chat.json_values import json_or_none, json_text, schema_for_model
 from inference_svc.chat.parsers.formats import (
     NO_OVERRIDE,
     FormatOverride,
@@ -318,6 +319,12 @@ def _message_variable(
 def _call_variable(call: ToolCall) -> dict[str, Any]:
     text = call.arguments_json or "{}"
     value = json_or_none(text)
+    if isinstance(value, dict) and text == json.dumps(
+        value, ensure_ascii=False, separators=(",", ":")
+    ):
+        text = json_text(
+            value
+        )  # a client's JSON.stringify has removed the spaces that models write
     return {
         "id": call.id,
         "type": "function",
