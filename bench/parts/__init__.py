@@ -17,6 +17,7 @@ from bench.parts import (
     queue,
     runs,
     search,
+    sessions,
     shared,
     soak,
     tokens,
@@ -49,5 +50,6 @@ PARTS = (
     pictures.PART,
     attacks.PART,
     warm.PART,
+    sessions.PART,
 )
 LONG = (soak.PART,)  # measured only if named in --parts

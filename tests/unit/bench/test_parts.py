@@ -20,6 +20,7 @@ from bench.parts import (
     memory,
     objects,
     runs,
+    sessions,
     shared,
     soak,
     tokens,
@@ -306,3 +307,24 @@ def test_a_first_token_after_a_restart_may_take_a_tenth() -> None:
     assert (share.ratio, share.is_met) == (0.09, True)
     assert (slot_file.ratio, slot_file.is_met) == (1.125, False)
     assert (cost.ratio, cost.is_met) == (1.01, True)
+
+
+def test_a_session_reuses_all_but_a_fiftieth_of_each_turn_before() -> None:
+    """The restart is the turn in the middle, which may take a tenth of llama-server's."""
+    cached = {"corral": (0, 100, 198, 300), "llama-server": (0, 100, 0, 300)}
+    times = {"corral": (900.0, 21.0, 50.0, 23.0), "llama-server": (900.0, 20.0, 1000.0, 20.0)}
+    measurements = [
+        Measurement(f"turn {turn + 1}", 0, system, times[system][turn], figures)
+        for system in cached
+        for turn in range(4)
+        for figures in [{"prompt_tokens": 100 * (turn + 1), "cached_tokens": cached[system][turn]}]
+    ]
+
+    reused, turn, restart = sessions.conclude(measurements)
+    alone = sessions.conclude(measurements[:4])
+
+    assert (reused.ratio, reused.is_met) == (0.99, True)
+    assert (turn.own, turn.ratio, turn.is_met) == (22.0, 1.1, True)
+    assert (restart.ratio, restart.is_met) == (0.05, True)
+    assert [result.is_met for result in alone] == [True, None, None]
+    assert list(sessions.draw(measurements)) == ["turns"]
