@@ -27,7 +27,7 @@ from tests.support.loopback_gateway import run_gateway, run_inference_service
 
 CONTEXT_TOKENS = 64 * 1024
 BYTES_PER_TOKEN = 4
-LIMIT_S = 150
+LIMIT_S = 220
 
 
 class Agent(FakeInference):
