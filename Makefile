@@ -28,10 +28,10 @@ test-unit: dev ## Run the tests that need no process of their own
 test-e2e: dev ## Run the tests that start real processes
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder tests/e2e -m "not slow and not bench" $(ARGS)
 
-test-clients: dev ## Run clients of others against a fresh server (ARGS=--write: the table of docs/use/clients.md), and T5 beside transformers
+test-clients: dev ## Run clients of others against a fresh server (ARGS=--write: the tables of docs/use), and T5 beside transformers
 	$(BIN)/python -m tools.test_clients $(ARGS)
 
-more-clients: dev ## Install more clients of others by name, and run them against a fresh server (ARGS=--write: their table in docs/use/clients.md)
+more-clients: dev ## Install more clients of others by name, and run them against a fresh server (ARGS=--write: their tables in docs/use)
 	$(BIN)/python -m tools.more_clients $(ARGS)
 
 test-engines: dev ## Start engines of others (llama-server, vLLM for the CPU) with the bundled model, and test Corral in front of them, and behind a router (SMG)

@@ -174,6 +174,7 @@ def read_stream(sent: float, reads: Reads) -> Stream:
         arrivals=tuple(arrivals),
         prompt_tokens=usage["prompt_tokens"],
         completion_tokens=usage["completion_tokens"],
+        cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0),
     )
 
 

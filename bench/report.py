@@ -66,7 +66,9 @@ def render(page: Page, records: Mapping[str, Record]) -> str:
 def plots(records: Mapping[str, Record]) -> dict[str, str]:
     """Return the plots by file name."""
     charts = {}
-    for part, _, results in conclude(records):
+    for part, record, results in conclude(records):
+        for name, chart in part.draw(record.measurements).items():
+            charts[f"{part.name}-{name}.svg"] = chart
         compared = [result for result in results if result.is_met is not None]
         if compared:
             charts[f"{part.name}-ratios.svg"] = ratio_chart(compared)

@@ -191,6 +191,8 @@ class Part:
     text: str  # description in the report
     measure: Callable[[Stage], Iterator[Measurement]]
     conclude: Callable[[Sequence[Measurement]], list[Result]]
+    draw: Callable[[Sequence[Measurement]], Mapping[str, str]] = lambda _: {}
+    """Charts of its own, by name, beside those of its results."""
 
 
 class LoadResult(NamedTuple):

@@ -26,6 +26,7 @@ class Stream:
     arrivals: tuple[Arrival, ...]
     prompt_tokens: int
     completion_tokens: int
+    cached_tokens: int = 0  # over HTTP
 
     @property
     def first_token_s(self) -> float:

@@ -20,7 +20,6 @@ CLIENTS: Final = ROOT / "tests" / "clients"
 FOLDERS: Final = (CLIENTS / "matrix", CLIENTS / "more")
 """Of programs. Those with clients that `make test-clients` tries too may be in the second one."""
 TABLE: Final[Mapping[str, Any]] = tomllib.loads((CLIENTS / "clients.toml").read_text())
-DOCUMENT: Final = ROOT / "docs" / "use" / "clients.md"
 CHECKS: Final = ("answer", "stream", "tools", "structured", "error", "cancel")
 NOT_OFFERED: Final = "not offered"
 TIMEOUT_S: Final = 240
@@ -70,8 +69,11 @@ def clients(rows: Sequence[Mapping[str, str]], **common: str) -> list[Client]:
     return [Client(**{**common, **row}) for row in rows]
 
 
-def run_program(command: Sequence[str], base_url: str, **variables: str) -> dict[str, str]:
-    """The problems of a program's checks. One that fails as a whole has its output at the first."""
+def run_program(
+    command: Sequence[str], base_url: str, timeout_s: float = TIMEOUT_S, **variables: str
+) -> dict[str, Any]:
+    """The JSON that a program prints: the problems of its checks. One that fails as a whole has its
+    output at the first."""
     more = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "PYTHONPATH": str(ROOT), **variables}
     completed = subprocess.run(
         command,
@@ -79,13 +81,13 @@ def run_program(command: Sequence[str], base_url: str, **variables: str) -> dict
         capture_output=True,
         text=True,
         check=False,
-        timeout=TIMEOUT_S,
+        timeout=timeout_s,
     )
     lines = completed.stdout.strip().splitlines()
     if completed.returncode != 0 or not lines:
         return {"answer": completed.stderr[-2000:] or f"exit code {completed.returncode}"}
-    problems: dict[str, str] = json.loads(lines[-1])
-    return problems
+    printed: dict[str, Any] = json.loads(lines[-1])
+    return printed
 
 
 def result_table(rows: Sequence[Row]) -> list[str]:
@@ -103,21 +105,37 @@ def _cell(problem: str) -> str:
     return "no" if problem else "yes"
 
 
-def read_lines(recipe: str) -> list[str]:
-    """The lines that a recipe of make has written into the document."""
-    return _parts(recipe)[1].strip().splitlines()
+@dataclass(frozen=True, slots=True)
+class Section:
+    """The lines between two marks of a page in docs/use, which recipes of make write."""
 
+    page: str
+    name: str
+    recipes: str
 
-def write_lines(recipe: str, lines: Sequence[str]) -> None:
-    """Replace the lines of a recipe in the document."""
-    head, _, tail = _parts(recipe)
-    DOCUMENT.write_text("\n".join([head, *lines, tail]))
+    def read(self) -> list[str]:
+        """Its lines."""
+        return self._parts()[1].strip().splitlines()
 
+    def write(self, lines: Sequence[str]) -> None:
+        """Replace its lines."""
+        head, _, tail = self._parts()
+        self._path.write_text("\n".join([head, *lines, tail]))
 
-def _parts(recipe: str) -> tuple[str, str, str]:
-    """The document up to a recipe's first mark, the text between its marks, and the rest."""
-    text, name = DOCUMENT.read_text(), recipe.removeprefix("test-").replace("-", " ")
-    begin, end = f"<!-- {name}: made by make {recipe} ARGS=--write -->", f"<!-- /{name} -->"
-    head, _, rest = text.partition(begin)
-    between, _, tail = rest.partition(end)
-    return head + begin, between, end + tail
+    def write_rows(self, head: str, rows: dict[str, str], order: Sequence[str]) -> None:
+        """Write rows of its table, by their first cell; those of others stay. `order` are all."""
+        known = {each.split("|")[1].strip(): each for each in self.read()[2:]} | rows
+        line = "|---" * (head.count("|") - 1) + "|"
+        self.write([head, line, *(known[name] for name in order if name in known)])
+
+    @property
+    def _path(self) -> Path:
+        return ROOT / "docs" / "use" / self.page
+
+    def _parts(self) -> tuple[str, str, str]:
+        """The page up to the first mark, the text between the marks, and the rest."""
+        text, end = self._path.read_text(), f"<!-- /{self.name} -->"
+        begin = f"<!-- {self.name}: made by {self.recipes} ARGS=--write -->"
+        head, _, rest = text.partition(begin)
+        between, _, tail = rest.partition(end)
+        return head + begin, between, end + tail

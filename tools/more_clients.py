@@ -2,8 +2,9 @@
 
 The packages are installed by name, in their newest releases, into throwaway environments; so this
 is no part of the tests. `ARGS=--write` writes the results with versions and date into the second
-table of docs/use/clients.md, where rows of other clients stay; other arguments are names of
-environments that are tried alone.
+table of docs/use/clients.md, and those of sessions of coding agents into that of
+docs/use/agents.md, where rows of other clients stay; other arguments are names of environments that
+are tried alone.
 """
 
 import datetime
@@ -16,22 +17,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from tools.agent_sessions import AgentSession, run_session, write_sessions
 from tools.client_table import (
     CHECKS,
     FOLDERS,
     TABLE,
     Client,
     Row,
+    Section,
     clients,
-    read_lines,
     result_table,
     run_program,
-    write_lines,
 )
 from tools.corral_server import running_server
 
 INSTALL_TIMEOUT_S: Final = 900
-RECIPE: Final = "more-clients"
+SECTION: Final = Section("clients.md", "more clients", "make more-clients")
 AGENTS: Final = "coding_agents.py"
 """It runs with Corral's packages, and starts executables of the environment."""
 
@@ -50,9 +51,12 @@ def main(arguments: Sequence[str]) -> int:
             for row in _try_all(environment, home, base_url):
                 rows.append(row)
                 row.print()
-            num_failed += sum(bool(row.failures) for row in rows)
+            sessions = [] if rows[0].failures else _run_sessions(environment, home)
+            num_failed += sum(bool(each.failures) for each in rows)
+            num_failed += sum(bool(each.failures) for each in sessions)
             if "--write" in arguments:
                 _write(rows)
+                write_sessions(sessions)
             shutil.rmtree(home)
     return num_failed
 
@@ -60,17 +64,11 @@ def main(arguments: Sequence[str]) -> int:
 def _write(rows: Sequence[Row]) -> None:
     """Write rows into the table; those of other clients stay."""
     today = datetime.datetime.now(datetime.UTC).date()
-    head, line, *new = result_table(rows)
-    known = {_name(each): each for each in read_lines(RECIPE)[2:]}
-    known |= {_name(each): f"{each} {today:%Y-%m-%d} |" for each in new}
+    head, _, *lines = result_table(rows)
+    new = {row.name: f"{each} {today:%Y-%m-%d} |" for row, each in zip(rows, lines, strict=True)}
     environments = (*TABLE["python"], *TABLE["node"])
     names = [client["name"] for each in environments for client in each["clients"]]
-    lines = [known[name] for name in names if name in known]
-    write_lines(RECIPE, [f"{head} tried |", f"{line}---|", *lines])
-
-
-def _name(line: str) -> str:
-    return line.split("|")[1].strip()
+    SECTION.write_rows(f"{head} tried |", new, names)
 
 
 def _try_all(environment: Mapping[str, Any], home: Path, base_url: str) -> Iterator[Row]:
@@ -79,6 +77,8 @@ def _try_all(environment: Mapping[str, Any], home: Path, base_url: str) -> Itera
     install = _install_python if is_python else _install_node
     version = _python_version if is_python else _node_version
     problem = install(environment["packages"].split(), home)
+    for script in environment.get("scripts", ()):
+        problem = problem or _run(["node", script], cwd=home / "node_modules")
     for client in clients(environment["clients"], program=environment["program"]):
         if problem:
             yield Row(client.name, "", dict.fromkeys(CHECKS, problem))
@@ -86,6 +86,19 @@ def _try_all(environment: Mapping[str, Any], home: Path, base_url: str) -> Itera
         command = _command(client, home, is_python=is_python)
         problems = run_program(command, base_url, HOME=str(home))
         yield Row(client.name, version(client.package, home), problems)
+
+
+def _run_sessions(environment: Mapping[str, Any], home: Path) -> list[AgentSession]:
+    """Run those of the coding agents of an environment that is installed."""
+    if environment["program"] != AGENTS:
+        return []
+    is_python = environment in TABLE["python"]
+    version = _python_version if is_python else _node_version
+    folder = home / "bin" if is_python else home / "node_modules" / ".bin"
+    return [
+        run_session(client, version(client.package, home), folder)
+        for client in clients(environment["clients"])
+    ]
 
 
 def _command(client: Client, home: Path, *, is_python: bool) -> list[str]:

@@ -21,19 +21,21 @@ from typing import Any, Final
 
 from inference_svc.models.sources import BUNDLED_PATH
 from tests.support.model_hub import run_model_hub
+from tools.agent_sessions import run_session, write_sessions
 from tools.client_table import (
     CLIENTS,
     ROOT,
     TABLE,
     Client,
     Row,
+    Section,
     clients,
     result_table,
     run_program,
-    write_lines,
 )
 from tools.corral_server import running_server
 
+SECTION: Final = Section("clients.md", "clients", "make test-clients")
 NODE_TIMEOUT_MS: Final = 120_000
 """Time limit of each Node test, in milliseconds."""
 OUTSIDE: Final = ROOT / "tests" / "outside"
@@ -70,6 +72,7 @@ def main(arguments: list[str]) -> int:
             with_node_packages(CLIENTS, lambda: run_node_tests(base_url))
             or run_programs(base_url)
             or run_table(base_url, writes="--write" in arguments)
+            or run_sessions(writes="--write" in arguments)
         )
     return (
         failures
@@ -167,8 +170,19 @@ def run_table(base_url: str, *, writes: bool) -> int:
     if writes and not failed and len(rows) == len(TABLE["matrix"]):
         others = (f"{each.name} {version(each)}" for each in clients(TABLE["with_own_tests"]))
         below = f"With tests of their own: {', '.join(others)}."
-        write_lines("test-clients", [*result_table(rows), "", below])
+        SECTION.write([*result_table(rows), "", below])
     return failed
+
+
+def run_sessions(*, writes: bool) -> int:
+    """Run the sessions of the coding agents of the table. Returns the number that failed."""
+    if find_interpreter("agents") is None:
+        return 0
+    agents = [client for client in clients(TABLE["matrix"]) if client.lock == "agents"]
+    sessions = [run_session(client, version(client)) for client in agents]
+    if writes:
+        write_sessions(sessions)
+    return sum(bool(session.failures) for session in sessions)
 
 
 def find_interpreter(lock: str) -> str | None:

@@ -18,6 +18,7 @@ from bench.parts import (
     queue,
     runs,
     search,
+    sessions,
     shared,
     soak,
     steps,
@@ -53,5 +54,6 @@ PARTS = (
     page.PART,
     attacks.PART,
     warm.PART,
+    sessions.PART,
 )
 LONG = (soak.PART,)  # measured only if named in --parts

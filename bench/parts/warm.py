@@ -12,14 +12,15 @@ from typing import NamedTuple
 from bench import servers
 from bench.contest import alternate
 from bench.measurement import CORRAL, Measurement, Result, compare, median, values_by_round
-from bench.paths import BUNDLED_MODEL
 from bench.servers import EngineShape, Server
 from bench.stage import Part, Stage
 from bench.workload import SAMPLINGS, Workload
+from tools.long_model import write_long_model
 
 COLD, WARM, COST = "first turn", "next turn after a restart", "decoding beside writing"
 SLOT_FILE, STORED = "llama-server slot file", "stored objects only"
 ALLOWED_SHARE, ALLOWED_COST = 0.1, 1.02
+_BLOCKS = 6  # all of the bundled model
 
 
 class Sizes(NamedTuple):
@@ -42,11 +43,12 @@ def measure(stage: Stage) -> Iterator[Measurement]:
     for number in range(stage.rounds or sizes.restarts):
         for restart in alternate(restarts, number):
             yield from restart(stage, sizes, number)
-    shape = _shape(sizes.decoded + 100, 1)  # threads that wait for each other would cost more
+    # Threads that wait for each other would cost more.
+    shape = session_shape(stage, 1, sizes.decoded + 100, 1)
     with ExitStack() as stack:
         archiving = [
-            (CORRAL, stack.enter_context(_corral(stage, shape, "all"))),
-            (STORED, stack.enter_context(_corral(stage, shape, "stored"))),
+            (CORRAL, stack.enter_context(archiving_corral(stage, shape, "all"))),
+            (STORED, stack.enter_context(archiving_corral(stage, shape, "stored"))),
         ]
         for number in range(stage.rounds or sizes.streams):
             for system, server in alternate(archiving, number):
@@ -56,9 +58,9 @@ def measure(stage: Stage) -> Iterator[Measurement]:
 def restart_corral(stage: Stage, sizes: Sizes, number: int) -> Iterator[Measurement]:
     """Measure the first tokens of two turns. What the first one computed is written at the end."""
     cold, warm = _turns(sizes, number)
-    shape = _shape(sizes.session + 256, stage.threads)
+    shape = session_shape(stage, 1, sizes.session + 256, stage.threads)
     for load, turn in ((COLD, cold), (WARM, warm)):
-        with _corral(stage, shape, "all") as server:
+        with archiving_corral(stage, shape, "all") as server:
             (stream,) = stage.run_http_load(server, turn).streams
         yield Measurement(load, number, CORRAL, 1e3 * stream.first_token_s)
 
@@ -71,7 +73,7 @@ def restart_llama_server(stage: Stage, sizes: Sizes, number: int) -> Iterator[Me
     folder = stage.folder / "slots"
     folder.mkdir(parents=True, exist_ok=True)
     cold, warm = _turns(sizes, number)
-    shape = _shape(sizes.session + 256, stage.threads)
+    shape = session_shape(stage, 1, sizes.session + 256, stage.threads)
     for load, turn in ((COLD, cold), (WARM, warm)):
         starting = servers.llama_server(
             *(stage.peers / "llama-server", shape, stage.folder, "streams, cache"),
@@ -114,11 +116,20 @@ def _turns(sizes: Sizes, number: int) -> tuple[Workload, Workload]:
     return first, replace(first, prompt_tokens=sizes.turn)
 
 
-def _shape(context_tokens: int, threads: int) -> EngineShape:
-    return EngineShape(BUNDLED_MODEL, 1, context_tokens, threads)
+def session_shape(stage: Stage, slots: int, context_tokens: int, threads: int) -> EngineShape:
+    """The settings of every engine, with the bundled model, whose file allows such a context:
+    llama-server does not exceed what it says."""
+    model = stage.folder / "long.gguf"
+    if not model.exists():
+        model.parent.mkdir(parents=True, exist_ok=True)
+        write_long_model(model, num_blocks=_BLOCKS)
+    return EngineShape(model, slots, context_tokens, threads)
 
 
-def _corral(stage: Stage, shape: EngineShape, scope: str) -> AbstractContextManager[Server]:
+def archiving_corral(
+    stage: Stage, shape: EngineShape, scope: str
+) -> AbstractContextManager[Server]:
+    """Run Corral with a disk prefix cache of that scope, which outlives it."""
     settings = {
         "CORRAL_INFERENCE_SNAPSHOTS__ARCHIVE_SCOPE": scope,
         "CORRAL_INFERENCE_ENGINE__SAVED_PREFIX_MIB": "512",

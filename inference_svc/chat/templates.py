@@ -2,6 +2,7 @@
 tool calls.
 """
 
+import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -17,7 +18,7 @@ from inference_svc.chat.conversation import (
     ToolCall,
     ToolSpec,
 )
-from inference_svc.chat.json_values import json_or_none, schema_for_model
+from inference_svc.chat.json_values import json_or_none, json_text, schema_for_model
 from inference_svc.chat.parsers.formats import (
     NO_OVERRIDE,
     FormatOverride,
@@ -35,6 +36,8 @@ from svc_kit.errors import DomainError, TemplateFailed, TooLong
 from svc_kit.off_loop import off_loop
 from svc_kit.sandbox.jobs import FailureKind, JobFailed, JobRunner
 
+_DENSE = (",", ":")
+"""The separators of a client that makes JSON anew, as `JSON.stringify` does. Models write spaces."""
 FALLBACK_STOP_TEXTS = ("<|im_end|>",)
 FALLBACK_FORMAT = TurnFormat(ReasoningFormat.THINK, ToolCallFormat.HERMES)
 FALLBACK_TEMPLATE = """\
@@ -318,6 +321,8 @@ def _message_variable(
 def _call_variable(call: ToolCall) -> dict[str, Any]:
     text = call.arguments_json or "{}"
     value = json_or_none(text)
+    if isinstance(value, dict) and text == json.dumps(value, ensure_ascii=False, separators=_DENSE):
+        text = json_text(value)
     return {
         "id": call.id,
         "type": "function",

@@ -1,18 +1,16 @@
 """Coding agents, started by `corral launch` without a terminal, in sessions with a scripted model.
 
 The gateway and the control service are real, and so are the agents' keys; the inference service is
-fake, since the prompts of agents are too long for the bundled model. Arguments: the name of an
-agent, and the folder with its executable (default: that of the packages of package.json here).
+fake: agent_sessions.py has a real engine. Arguments: the name of an agent, and the folder with its
+executable (default: that of the packages of tests/clients).
 """
 
 import asyncio
 import json
 import os
-import signal
 import sys
 import tempfile
-from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,63 +20,14 @@ from corral.inference.v1 import chat_pb2, inference_service_pb2
 from corral_cli.launch.programs import PROGRAMS
 from svc_kit.errors import ContextLengthExceeded
 from tests.clients.matrix.scenario import SCHEMA, run
+from tests.support.coding_agents import CodingAgent, prepare_home
 from tests.support.control import run_control, write_service_token
 from tests.support.fake_inference import CallLog, Context, FakeInference, Script
 from tests.support.loopback_gateway import run_gateway, run_inference_service
 
-PACKAGES = Path(__file__).parents[1] / "node_modules"
 CONTEXT_TOKENS = 64 * 1024
 BYTES_PER_TOKEN = 4
-LIMIT_S = 150
-
-
-@dataclass(frozen=True)
-class Command:
-    """How an agent is used without a terminal.
-
-    Options before a prompt, those that continue the last session, if it can, its tool that reads a
-    file, with the arguments for a path, and the options for a schema. `module` is run by Node where
-    the package's own executable needs an installation script.
-    """
-
-    options: Sequence[str]
-    resume: Sequence[str] = ()
-    reader: tuple[str, Callable[[str], object]] | None = None
-    schema: Sequence[str] = ()
-    module: str = ""
-    prints_errors: bool = True
-    end: signal.Signals = signal.SIGTERM
-
-
-COMMANDS = {
-    "codex": Command(
-        ("exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"),
-        ("resume", "--last"),
-        ("exec_command", lambda path: {"cmd": f"cat {path}"}),
-        ("--output-schema", "schema.json"),
-    ),
-    "continue": Command(("-p", "--auto"), ("--resume",), ("Read", lambda path: {"filepath": path})),
-    "claude": Command(
-        ("-p", "--allowedTools=Read"),
-        ("--continue",),
-        ("Read", lambda path: {"file_path": path}),
-        (f"--json-schema={json.dumps(SCHEMA)}",),
-        "@anthropic-ai/claude-code/cli-wrapper.cjs",
-    ),
-    "qwen": Command(("--yolo",), ("--continue",), ("read_file", lambda path: {"file_path": path})),
-    "pi": Command(
-        ("-p",), ("--continue",), ("read", lambda path: {"path": path}), prints_errors=False
-    ),
-    "opencode": Command(("run",), ("--continue",), ("read", lambda path: {"filePath": path})),
-    "cline": Command(
-        ("--retries=1", "--json"),
-        reader=("read_files", lambda path: {"files": [{"path": path}]}),
-        end=signal.SIGKILL,  # it waits for the model's answer otherwise
-    ),
-    "aider": Command(
-        ("--yes-always", "--no-check-update", "--no-show-release-notes", "--no-git", "--message")
-    ),
-}
+LIMIT_S = 220
 
 
 class Agent(FakeInference):
@@ -133,48 +82,22 @@ def _calling(tool: str, arguments: object) -> Script:
 
 @dataclass(frozen=True)
 class Session:
-    """An agent in its home, its model, and the words that start it."""
+    """An agent and its model."""
 
-    name: str
-    command: Command
+    agent: CodingAgent
     model: Agent
-    home: Path
-    launch: Sequence[str]
-
-    async def start(self, *arguments: str) -> Process:
-        """Start the agent."""
-        self.model.calls = CallLog()
-        return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "corral_cli", *self.launch, "--"),
-            *(*self.command.options, *arguments),
-            cwd=self.home,
-            env={
-                "PATH": f"{self.home / 'bin'}{os.pathsep}{os.environ['PATH']}",
-                "HOME": str(self.home),
-                "NO_PROXY": "127.0.0.1",
-                "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-            },
-            stdin=DEVNULL,
-            stdout=PIPE,
-            stderr=PIPE,
-            start_new_session=True,
-        )
 
     async def ask(self, script: Script, *arguments: str, errors_too: bool = False) -> str:
         """Run the agent to its end. Returns its output. Raises RuntimeError if it fails."""
-        self.model.script = script
-        process = await self.start(*arguments)
-        output, errors = await process.communicate()
-        if process.returncode:
-            raise RuntimeError((output + errors).decode())
-        return (output + errors if errors_too else output).decode()
+        self.model.script, self.model.calls = script, CallLog()
+        return await self.agent.ask(*arguments, errors_too=errors_too)
 
     async def answer(self) -> object:
         """A whole answer is printed, to a prompt that leaves room in the shortest context that
         `corral launch` does not warn of."""
         output = await self.ask(Script(("It is violet.",)), "Which colour?")
         num_tokens = max(map(prompt_bytes, self.model.chats)) // BYTES_PER_TOKEN
-        fits = 2 * num_tokens <= PROGRAMS[self.name].context_tokens
+        fits = 2 * num_tokens <= PROGRAMS[self.agent.name].context_tokens
         return found(fits and "It is violet." in output, num_tokens, output)
 
     async def stream(self) -> object:
@@ -187,9 +110,9 @@ class Session:
         """A call is carried out, and the session goes on with its history."""
         output = await self.ask(self.model.own, "Which colour is in the file?")
         found("The file says: " in output and "violet-4711" in output, output)
-        if not self.command.resume:
+        if not self.agent.command.resume:
             return True
-        await self.ask(self.model.own, *self.command.resume, "Thank you!")
+        await self.ask(self.model.own, *self.agent.command.resume, "Thank you!")
         histories = [each.conversation.messages for each in self.model.chats]
         told = max(histories, key=len)
         calls = [call.id for message in told for call in message.tool_calls]
@@ -198,8 +121,10 @@ class Session:
 
     async def structured(self) -> object:
         """A schema reaches the model, and its object is printed."""
-        self.home.joinpath("schema.json").write_text(json.dumps(SCHEMA))
-        output = await self.ask(self.model.own, *self.command.schema, "Name a colour.")
+        schema, options = json.dumps(SCHEMA), self.agent.command.schema
+        self.agent.home.joinpath("schema.json").write_text(schema)
+        arguments = [] if options is None else options(schema)
+        output = await self.ask(self.model.own, *arguments, "Name a colour.")
         requests = self.model.chats
         sent = [each.options.constraint.json_schema for each in requests]
         sent += [tool.parameters_json for each in requests for tool in each.conversation.tools]
@@ -220,10 +145,10 @@ class Session:
         """The end of the program ends its call of the model."""
         self.model.script = Script(endless=True)
         self.model.began.clear()
-        process = await self.start("Which colour?")
+        process = await self.agent.start("Which colour?")
         await self.model.began.wait()
         self.model.ended.clear()
-        os.killpg(process.pid, self.command.end)
+        os.killpg(process.pid, self.agent.command.end)
         await self.model.ended.wait()
         await process.communicate()
         return await self.answer()
@@ -243,45 +168,35 @@ def prompt_bytes(request: inference_service_pb2.ChatRequest) -> int:
     return len("".join(texts).encode()) + sum(map(len, tools))
 
 
-async def main(name: str, folder_of_programs: Path) -> None:
+async def main(name: str, packages: Path | None) -> None:
     """Run the checks of an agent."""
-    command = COMMANDS[name]
     with tempfile.TemporaryDirectory() as folder:
-        home, token = Path(folder, "home"), write_service_token(Path(folder))
-        tool, arguments = command.reader or ("", str)
-        agent = Agent(tool, arguments(str(home / "note.txt")))
+        token = write_service_token(Path(folder))
+        agent = CodingAgent(name, prepare_home(Path(folder, "home"), name, packages))
+        note = agent.home / "note.txt"
+        note.write_text("violet-4711\n")
+        tool, arguments = agent.command.reader or ("", lambda path: {"path": path})
+        model = Agent(tool, arguments(str(note)))
         async with (
-            run_inference_service(agent, service_token_file=token) as inference,
+            run_inference_service(model, service_token_file=token) as inference,
             run_control(
                 Path(folder), patience_s=LIMIT_S, inference_target=str(inference.address)
             ) as control,
             run_gateway(
-                agent,
+                model,
                 patience_s=LIMIT_S,
                 control_target=control.target,
                 service_token_file=token,
                 require_keys=True,
             ) as gateway,
         ):
-            prepare(home, name, folder_of_programs)
-            places = ("--gateway", gateway.url, "--control", control.target)
-            launch = ("launch", name, *places, "--service-token-file", str(token))
-            session = Session(name, command, agent, home, launch)
+            agent.server = ("--gateway", gateway.url, "--control", control.target)
+            agent.server += ("--service-token-file", str(token))
+            session, command = Session(agent, model), agent.command
             checks = [session.answer, session.stream, session.cancel]
             checks += [session.tools] if command.reader else []
             checks += [session.structured] if command.schema else []
             await run(*checks, *([session.error] if command.prints_errors else []))
 
 
-def prepare(home: Path, name: str, folder: Path) -> None:
-    """Write the home of an agent: its executable, and a file to read."""
-    executable = home / "bin" / PROGRAMS[name].command
-    executable.parent.mkdir(parents=True)
-    module = COMMANDS[name].module
-    command = f"node {PACKAGES / module}" if module else folder / PROGRAMS[name].command
-    executable.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
-    executable.chmod(0o755)
-    home.joinpath("note.txt").write_text("violet-4711\n")
-
-
-asyncio.run(main(sys.argv[1], Path(*sys.argv[2:]) if sys.argv[2:] else PACKAGES / ".bin"))
+asyncio.run(main(sys.argv[1], Path(sys.argv[2]) if sys.argv[2:] else None))

@@ -21,6 +21,7 @@ from bench.parts import (
     objects,
     page,
     runs,
+    sessions,
     shared,
     soak,
     tokens,
@@ -322,3 +323,24 @@ def test_the_page_is_compared_with_what_is_allowed() -> None:
     results = page.conclude(measurements)
 
     assert [(one.ratio, one.is_met) for one in results] == [(0.5, True), (1.25, False), (1.2, True)]
+
+
+def test_a_session_reuses_all_but_a_fiftieth_of_each_turn_before() -> None:
+    """The restart is the turn in the middle, which may take a tenth of llama-server's."""
+    cached = {"corral": (0, 100, 198, 300), "llama-server": (0, 100, 0, 300)}
+    times = {"corral": (900.0, 21.0, 50.0, 23.0), "llama-server": (900.0, 20.0, 1000.0, 20.0)}
+    measurements = [
+        Measurement(f"turn {turn + 1}", 0, system, times[system][turn], figures)
+        for system in cached
+        for turn in range(4)
+        for figures in [{"prompt_tokens": 100 * (turn + 1), "cached_tokens": cached[system][turn]}]
+    ]
+
+    reused, turn, restart = sessions.conclude(measurements)
+    alone = sessions.conclude(measurements[:4])
+
+    assert (reused.ratio, reused.is_met) == (0.99, True)
+    assert (turn.own, turn.ratio, turn.is_met) == (22.0, 1.1, True)
+    assert (restart.ratio, restart.is_met) == (0.05, True)
+    assert [result.is_met for result in alone] == [True, None, None]
+    assert list(sessions.draw(measurements)) == ["turns"]

@@ -153,10 +153,12 @@ async def test_tools_are_listed_in_their_order(
 async def test_calls_and_results_are_rendered_as_in_training(
     templates: ChatTemplates, demo: ModelTemplate
 ) -> None:
-    """Several results share one user turn; arguments are not reformatted."""
+    """Several results share one user turn. Arguments without spaces, as clients of JavaScript write
+    them, get those that models write, so that they are found in the cache; others are not
+    reformatted."""
     with_calls = conversation(
         user("q"),
-        assistant("", call("1"), call("2", '{"city":"Rome"}')),
+        assistant("", call("1"), call("2", '{"city":"Rome"}'), call("3", '{"city" :"Oslo"}')),
         result("sun", "1"),
         result("rain", "2"),
         tools=(GET_WEATHER,),
@@ -166,7 +168,8 @@ async def test_calls_and_results_are_rendered_as_in_training(
         f"<|im_start|>system\n{TOOLS_BLOCK}<|im_end|>\n<|im_start|>user\nq<|im_end|>\n"
         '<|im_start|>assistant\n<tool_call>\n{"name": "get_weather", '
         '"arguments": {"city": "Paris"}}\n</tool_call>\n<tool_call>\n{"name": "get_weather", '
-        '"arguments": {"city":"Rome"}}\n</tool_call><|im_end|>\n'
+        '"arguments": {"city": "Rome"}}\n</tool_call>\n<tool_call>\n{"name": "get_weather", '
+        '"arguments": {"city" :"Oslo"}}\n</tool_call><|im_end|>\n'
         "<|im_start|>user\n<tool_response>\nsun\n</tool_response>\n"
         "<tool_response>\nrain\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
     )
