@@ -37,7 +37,7 @@ from svc_kit.off_loop import off_loop
 from svc_kit.sandbox.jobs import FailureKind, JobFailed, JobRunner
 
 _DENSE = (",", ":")
-"""The separators of a client that makes JSON anew, as `JSON.stringify` does. Models write spaces."""
+"""The separators of `JSON.stringify`, with which clients send arguments. Models write spaces."""
 FALLBACK_STOP_TEXTS = ("<|im_end|>",)
 FALLBACK_FORMAT = TurnFormat(ReasoningFormat.THINK, ToolCallFormat.HERMES)
 FALLBACK_TEMPLATE = """\
