@@ -15,6 +15,7 @@ from bench.parts import (
     objects,
     pictures,
     queue,
+    queue_faults,
     runs,
     search,
     shared,
@@ -50,4 +51,4 @@ PARTS = (
     attacks.PART,
     warm.PART,
 )
-LONG = (soak.PART,)  # measured only if named in --parts
+LONG = (soak.PART, queue_faults.PART)  # measured only if named in --parts
