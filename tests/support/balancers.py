@@ -46,10 +46,15 @@ RunBalancer = Callable[..., AbstractAsyncContextManager[Balancer]]
 
 @asynccontextmanager
 async def run_envoy(
-    folder: Path, inference: Sequence[Served], gateways: Sequence[Served] = NONE
+    folder: Path,
+    inference: Sequence[Served],
+    gateways: Sequence[Served] = NONE,
+    *,
+    inference_port: int | None = None,
 ) -> AsyncIterator[Balancer]:
-    """Run Envoy before two inference services, and two gateways. Leaving stops it."""
-    fronts = _free_address(), _free_address()
+    """Run Envoy before two inference services, at a port or any, and two gateways. Leaving stops
+    it."""
+    fronts = _fronts(inference_port)
     text = (CONFIGURATIONS / "envoy.yaml").read_text()
     for shipped, front in zip((50050, 8000), fronts, strict=True):
         text = _replace(text, _envoy("127.0.0.1", shipped), _envoy(*front))
@@ -68,10 +73,15 @@ async def run_envoy(
 
 @asynccontextmanager
 async def run_haproxy(
-    folder: Path, inference: Sequence[Served], gateways: Sequence[Served] = NONE
+    folder: Path,
+    inference: Sequence[Served],
+    gateways: Sequence[Served] = NONE,
+    *,
+    inference_port: int | None = None,
 ) -> AsyncIterator[Balancer]:
-    """Run HAProxy before two inference services, and two gateways. Leaving stops it."""
-    fronts = _free_address(), _free_address()
+    """Run HAProxy before two inference services, at a port or any, and two gateways. Leaving stops
+    it."""
+    fronts = _fronts(inference_port)
     text = (CONFIGURATIONS / "haproxy.cfg").read_text()
     for shipped, front in zip((50050, 8000), fronts, strict=True):
         text = _replace(text, f"127.0.0.1:{shipped}", str(front))
@@ -114,6 +124,11 @@ async def _is_serving(health: health_pb2_grpc.HealthStub) -> bool:
     except grpc.aio.AioRpcError:
         return False
     return True
+
+
+def _fronts(inference_port: int | None) -> tuple[Address, Address]:
+    inference = Address("127.0.0.1", inference_port) if inference_port else _free_address()
+    return inference, _free_address()
 
 
 def _free_address() -> Address:
