@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +22,7 @@ from bench.stage import Part, Stage
 from control_svc.base.ids import JOB, IdSource
 from control_svc.db import migrations
 from control_svc.db.engine import Database, open_database
+from control_svc.db.transaction import Transaction
 from control_svc.jobs.model import NewJob
 from control_svc.jobs.queries import JobQueries
 from svc_kit.errors import Unavailable
@@ -200,8 +202,12 @@ async def _produce(database: Database, acknowledged: list[str]) -> None:
         project = database.transactions.of(f"project-{offered % PROJECTS}")
         offered += due
         with suppress(Unavailable):  # of these nobody knows whether they are queued
-            await project.write(lambda tx, new=new: JobQueries(tx).add_all(new))
+            await project.write(partial(_add, new))
             acknowledged += new_ids
+
+
+async def _add(new: Sequence[NewJob], tx: Transaction) -> None:
+    await JobQueries(tx).add_all(new)
 
 
 async def _ended_per_s(url: str, seconds: float) -> float:

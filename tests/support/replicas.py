@@ -178,7 +178,7 @@ class Replicas:
     replicas: Sequence[Replica]
     servers: Sequence[RpcServer]
     channel: grpc.aio.Channel
-    registry: CollectorRegistry
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
     """The metrics of the channel."""
 
     @property
