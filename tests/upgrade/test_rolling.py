@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,7 +53,7 @@ class Member:
     served: Served
     old: Settings
     new: Settings
-    program: Program | None = None
+    program: Program | None = field(default=None, init=False)
 
     @property
     def kind(self) -> str:
@@ -100,22 +100,24 @@ def make_members(folder: Path, balancer_port: int) -> Iterator[Mapping[str, Memb
             for kind in ("inference", "control")
         )
         balancer = f"127.0.0.1:{balancer_port}"
-        old = {"inference_target": balancer}
-        new = {"inference_target": replicas, "inference_balancer": balancer}
+        old: Settings = {"inference_target": balancer}
+        new: Settings = {"inference_target": replicas, "inference_balancer": balancer}
         control = {"control_target": f"ipv4:{controls}"}
         token = {"service_token_file": str(write_service_token(folder))}
+        kinds: dict[str, Settings] = {
+            "inference": {**control, "server.drain_delay_s": DELAY_S},
+            "control": {"database_url": url},
+            "gateway": {**control, "drain_delay_s": DELAY_S},
+        }
         members = {}
-        for name in NAMES:
-            about = {**token, "listen": str(served[name].address)}
-            about["management_listen"] = str(served[name].management)
+        for name, where in served.items():
             kind = name.partition("-")[0]
-            delay = "drain_delay_s" if kind == "gateway" else "server.drain_delay_s"
-            own: dict[str, object] = {**about, delay: DELAY_S}
-            own |= {"database_url": url} if kind == "control" else control
-            reached = ({}, {}) if kind == "inference" else (old, new)
-            members[name] = Member(
-                name, folder, served[name], *({**own, **each} for each in reached)
+            own = {**kinds[kind], **token, "listen": str(where.address)}
+            own["management_listen"] = str(where.management)
+            reached = (
+                [own, own] if kind == "inference" else [{**own, **each} for each in (old, new)]
             )
+            members[name] = Member(name, folder, where, *reached)
             stack.callback(members[name].kill)
         yield members
 
