@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Build the programs Corral is measured against, from the very source that the locked llama-cpp-python ships:
-# llama-server, llama-batched-bench, llama-quantize. About ten minutes on two cores, once; prints where they are.
+# llama-server, llama-batched-bench, llama-quantize, ggml-rpc-server. About ten minutes on two cores, once; prints where they are.
 #   bench/peers.sh [FOLDER]        FOLDER: $CORRAL_PEERS, else ~/.cache/corral-peers
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -9,7 +9,7 @@ lock=requirements/runtime.txt
 version=$(sed -n 's/^llama-cpp-python==\([^ ]*\).*/\1/p' "$lock")
 folder=${1:-${CORRAL_PEERS:-$HOME/.cache/corral-peers}}/$version
 bin=$folder/build/bin source=$folder/llama_cpp_python-$version/vendor/llama.cpp
-programs=(llama-server llama-batched-bench llama-quantize)
+programs=(llama-server llama-batched-bench llama-quantize ggml-rpc-server)
 
 built() { for program in "${programs[@]}"; do [[ -x $bin/$program ]] || return 1; done; }
 
@@ -29,7 +29,7 @@ if ! built; then
   # the arguments that Corral's own llama.cpp is built with, so that both have the same kernels
   read -ra native <<<"$(tools/cmake_args.sh) ${CMAKE_ARGS:-}"
   "$cmake" -S "$source" -B "$folder/build" -DCMAKE_BUILD_TYPE=Release -DLLAMA_CURL=OFF -DLLAMA_BUILD_TESTS=OFF \
-    -DLLAMA_BUILD_UI=OFF "${native[@]}" >"$folder/build.log" 2>&1
+    -DLLAMA_BUILD_UI=OFF -DGGML_RPC=ON "${native[@]}" >"$folder/build.log" 2>&1
   "$cmake" --build "$folder/build" --parallel "$(nproc)" --target "${programs[@]}" >>"$folder/build.log" 2>&1
 fi
 echo "$bin"

@@ -53,7 +53,7 @@ from control_svc.vector_stores.search.pgvector import add_vector_column
 from svc_kit.auth.authenticator import Authenticator, ServiceToken, build_authenticator
 from svc_kit.lifecycle import notify_systemd, stop_on_signals
 from svc_kit.management import ManagementServer, run_management
-from svc_kit.metrics import BackupMetrics, JobMetrics, ProcessMetrics, StreamMetrics
+from svc_kit.metrics import BackupMetrics, JobMetrics, MoveMetrics, ProcessMetrics, StreamMetrics
 from svc_kit.rpc.client import WINDOW_BYTES, Option
 from svc_kit.rpc.replica_channel import open_replica_channel
 from svc_kit.rpc.server import RpcServer, Service
@@ -215,6 +215,7 @@ async def _open_core(
                     tls=settings.inference_tls,
                     options=_INFERENCE_OPTIONS,
                     outlives_engines=False,
+                    metrics=MoveMetrics(registry),
                 )
             ),
             token=None if token_file is None else ServiceToken.read(token_file),

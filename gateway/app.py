@@ -67,7 +67,7 @@ from svc_kit.certificates import ServerCertificate
 from svc_kit.errors import Draining
 from svc_kit.lifecycle import notify_systemd, stop_on_signals
 from svc_kit.management import run_management
-from svc_kit.metrics import HttpMetrics, ProcessMetrics
+from svc_kit.metrics import HttpMetrics, MoveMetrics, ProcessMetrics
 from svc_kit.network import Address, parse_address
 from svc_kit.rpc.client import open_channel
 from svc_kit.rpc.replica_channel import open_replica_channel
@@ -110,6 +110,7 @@ async def build(settings: GatewaySettings) -> AsyncIterator[Gateway]:
             tls=settings.inference_tls,
             options=CHANNEL_OPTIONS,
             outlives_engines=True,
+            metrics=MoveMetrics(registry),
         ) as inference_channel,
         open_channel(settings.control_target, tls=settings.control_tls) as control_channel,
         _stored_keys(settings, token) as (stored_keys, stored_projects),

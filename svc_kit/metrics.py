@@ -216,6 +216,19 @@ class LimitMetrics:
         self._exceeded.labels(limit, "shadow" if shadow else "enforce").inc()
 
 
+class MoveMetrics:
+    """Generations that a process sends to replicas of the inference service."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.moves = Counter(
+            "corral_generation_moves",
+            "Generations that a replica refused or lost, by the reason of its error, and outcome:"
+            " restarted or resumed at another one, or lost.",
+            ["reason", "outcome"],
+            registry=registry,
+        )
+
+
 class StreamMetrics:
     """Event streams of the control service in this process."""
 

@@ -16,6 +16,7 @@ from bench.parts import (
     page,
     pictures,
     queue,
+    queue_faults,
     runs,
     search,
     sessions,
@@ -56,4 +57,4 @@ PARTS = (
     warm.PART,
     sessions.PART,
 )
-LONG = (soak.PART,)  # measured only if named in --parts
+LONG = (soak.PART, queue_faults.PART)  # measured only if named in --parts

@@ -31,7 +31,8 @@ RETRIES: Final = {
                 "initialBackoff": "0.1s",
                 "maxBackoff": "1s",
                 "backoffMultiplier": 3,
-                "retryableStatusCodes": ["UNAVAILABLE"],
+                # A server that shuts down cancels what it has received and not accepted.
+                "retryableStatusCodes": ["UNAVAILABLE", "CANCELLED"],
             },
         }
     ],

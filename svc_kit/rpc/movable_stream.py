@@ -13,6 +13,7 @@ import grpc.aio
 
 from svc_kit.errors import EngineRestarting, GenerationLost
 from svc_kit.errors.status import from_rpc_error, request_id_of, to_rpc_error
+from svc_kit.metrics import MoveMetrics
 from svc_kit.rpc.generation_progress import GenerationProgress
 from svc_kit.rpc.prefix_key import Generation, prefix_key
 
@@ -55,8 +56,10 @@ class MovableStream:
         metadata: Metadata,
         timeout: float | None,
         outlives_engines: bool,
+        metrics: MoveMetrics | None = None,
     ) -> None:
         """`outlives_engines`: it also moves if the engine died while it computed the call."""
+        self._metrics = metrics
         self._spread = spread
         self._metadata = tuple(metadata)
         self._outlives_engines = outlives_engines
@@ -114,6 +117,7 @@ class MovableStream:
                     if self._progress.obstacle:
                         raise self._lost(self._progress.obstacle) from None
                 _log.info("a generation moves to another replica: %s", error.details())
+                self._count("resumed" if self._progress.is_started else "restarted", error)
             self._num_moves += 1
             self._call = self._spread(
                 self._progress.next_request(), metadata=self._metadata, timeout=self._remaining_s()
@@ -141,8 +145,15 @@ class MovableStream:
         return self._loss
 
     def _lost(self, problem: str) -> grpc.aio.AioRpcError:
-        request_id = "" if self._loss is None else request_id_of(self._loss)
+        request_id = ""
+        if self._loss is not None:
+            request_id = request_id_of(self._loss)
+            self._count("lost", self._loss)
         return to_rpc_error(GenerationLost(problem=problem.removesuffix(".")), request_id)
+
+    def _count(self, outcome: str, error: grpc.aio.AioRpcError) -> None:
+        if self._metrics is not None:
+            self._metrics.moves.labels(from_rpc_error(error).reason, outcome).inc()
 
     def _remaining_s(self) -> float | None:
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())

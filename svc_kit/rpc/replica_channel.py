@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 import grpc.aio
 from corral.inference.v1 import inference_service_pb2 as pb
 
+from svc_kit.metrics import MoveMetrics
 from svc_kit.network import parse_address, parse_addresses
 from svc_kit.rpc.client import RETRIES, Option, open_channel
 from svc_kit.rpc.movable_stream import PREFIX_KEY, MovableStream
@@ -64,6 +65,7 @@ def open_replica_channel(
     tls: UpstreamTlsSettings | None = None,
     options: Sequence[Option] = (),
     outlives_engines: bool,
+    metrics: MoveMetrics | None = None,
 ) -> grpc.aio.Channel:
     """Open a channel to a service: with one address as `open_channel` does, with a list or a dns:
     name to all replicas of the inference service. `balancer`: all but the calls of
@@ -83,7 +85,7 @@ def open_replica_channel(
     else:
         home = open_channel(balancer, token=token, tls=tls, options=once)
         spread = open_channel(balancer, token=token, tls=tls, options=options)
-    return ReplicaChannel(home, spread, fan_out, outlives_engines=outlives_engines)
+    return ReplicaChannel(home, spread, fan_out, outlives_engines=outlives_engines, metrics=metrics)
 
 
 def _replicas_tls(replicas: str, tls: UpstreamTlsSettings | None) -> UpstreamTlsSettings | None:
@@ -134,11 +136,13 @@ class ReplicaChannel(grpc.aio.Channel):
         fan_out: FanOut,
         *,
         outlives_engines: bool,
+        metrics: MoveMetrics | None,
     ) -> None:
         self._home = home
         self._spread = spread
         self._fan_out = fan_out
         self._outlives_engines = outlives_engines
+        self._metrics = metrics
         # Else a call that moves finds only the replicas that connect first.
         spread.get_state(try_to_connect=True)
 
@@ -170,6 +174,7 @@ class ReplicaChannel(grpc.aio.Channel):
                 metadata=metadata,
                 timeout=timeout,
                 outlives_engines=self._outlives_engines,
+                metrics=self._metrics,
             )
 
         return start

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from svc_kit.auth.authenticator import Authenticator
 from svc_kit.errors import DomainError
+from svc_kit.metrics import MoveMetrics
 from svc_kit.rpc.interceptors import may_move
 from svc_kit.rpc.orca import orca_service
 from svc_kit.rpc.replica_channel import open_replica_channel
@@ -177,6 +178,8 @@ class Replicas:
     replicas: Sequence[Replica]
     servers: Sequence[RpcServer]
     channel: grpc.aio.Channel
+    registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+    """The metrics of the channel."""
 
     @property
     def engine(self) -> "engine_rpc.EngineServiceAsyncStub":
@@ -194,6 +197,11 @@ class Replicas:
     async def generate(self, request: pb.GenerateRequest) -> list[pb.GenerateResponse]:
         """All messages of a generation. Raises AioRpcError."""
         return [message async for message in self.stub.Generate(request, timeout=20)]
+
+    def num_moves(self, reason: str, outcome: str) -> float | None:
+        """How many generations a replica refused or lost."""
+        labels = {"reason": reason, "outcome": outcome}
+        return self.registry.get_sample_value("corral_generation_moves_total", labels)
 
     async def home_of(self, text: str) -> int:
         """The number of the replica that answers a prompt."""
@@ -226,11 +234,16 @@ async def run_replicas(
         balancer = None
         if start_balancer is not None:
             balancer = await stack.enter_async_context(start_balancer(servers))
+        registry = CollectorRegistry()
         channel = open_replica_channel(
-            target, balancer=balancer, tls=client_tls, outlives_engines=outlives_engines
+            target,
+            balancer=balancer,
+            tls=client_tls,
+            outlives_engines=outlives_engines,
+            metrics=MoveMetrics(registry),
         )
         await stack.enter_async_context(channel)
-        yield Replicas(replicas, servers, channel)
+        yield Replicas(replicas, servers, channel, registry)
 
 
 @asynccontextmanager

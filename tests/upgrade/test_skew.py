@@ -1,15 +1,5 @@
-"""Services of the last release beside those of this tree, as during a rolling upgrade.
+"""Services of the last release beside those of this tree, as during a rolling upgrade."""
 
-The last release is the first commit that has the version of `pyproject.toml`. Its services run from
-an export of that commit, with the packages of this environment.
-"""
-
-import io
-import os
-import shutil
-import subprocess
-import tarfile
-import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -23,26 +13,15 @@ from bench.servers import free_ports
 from inference_svc.models.sources import BUNDLED_FOLDER
 from tests.support.batches import jsonl
 from tests.support.control import write_service_token
-from tests.support.processes import PATIENCE_S, Program
+from tests.support.debian_packages import ROOT
+from tests.support.processes import PATIENCE_S
+from tests.support.release_trees import serve
 from tests.support.sdk_batches import ENDED, make_lines
-from tests.support.services import (
-    CORRAL,
-    MODEL,
-    RESTART_RETRIES,
-    Settings,
-    environment,
-    wait_until_serving,
-)
+from tests.support.services import MODEL, RESTART_RETRIES, Settings, wait_until_serving
 
 pytestmark = pytest.mark.e2e
 
-ROOT = Path(__file__).resolve().parents[2]
 SERVICES = ("inference", "control", "gateway")
-PATHS = (
-    *("inference_svc", "control_svc", "gateway", "svc_kit", "dialects", "corral_cli"),
-    *("model_files", "migrations", "gen"),
-)
-"""What services read of a source tree."""
 ADAPTER = "demo-lora-pirate-f16.gguf"
 QUESTION = "What is the capital of France?"
 ABOUT = {"model": MODEL, "temperature": 0.0}
@@ -54,45 +33,6 @@ class Mixed:
 
     client: openai.OpenAI
     url: str
-
-
-def git(*arguments: str) -> bytes | None:
-    """What git prints, or None if it cannot say or is not installed."""
-    if shutil.which("git") is None:
-        return None
-    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, check=False)
-    return done.stdout if done.returncode == 0 else None
-
-
-@pytest.fixture(scope="module")
-def last_release(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the sources of the last release."""
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    line = f'version = "{version}"'
-    found = git("log", "--reverse", "--format=%H", f"-S{line}", "--", "pyproject.toml")
-    if not found:
-        pytest.skip("this tree has no history, so the last release is not known")
-    commit = found.split()[0].decode()
-    listed = git("ls-tree", "--name-only", commit) or b""
-    paths = [each for each in PATHS if each.encode() in listed.split()]
-    packed = git("archive", commit, *paths)
-    if packed is None:
-        pytest.skip("this clone has no history before the last release")
-    folder = tmp_path_factory.mktemp("last-release")
-    with tarfile.open(fileobj=io.BytesIO(packed)) as sources:
-        sources.extractall(folder, filter="data")
-    return folder
-
-
-def serve(service: str, folder: Path, sources: Path, settings: Settings) -> Program:
-    """Start a service of a source tree."""
-    python_path = os.pathsep.join((str(sources), str(sources / "gen")))
-    variables = environment(folder / "data", **{service: settings})
-    return Program(
-        [CORRAL, "serve", service],
-        environment={**variables, "PYTHONPATH": python_path},
-        directory=folder,
-    )
 
 
 @pytest.fixture(scope="module", params=SERVICES)
@@ -112,7 +52,9 @@ def mixed(
     with ExitStack() as stack:
         for service, about in settings.items():
             sources = last_release if service == request.param else ROOT
-            program = stack.enter_context(serve(service, folder, sources, {**about, **token}))
+            program = stack.enter_context(
+                serve(service, folder / "data", sources, {**about, **token})
+            )
             program.wait_for_line(r"serving (gRPC|HTTP) on ")
         for target in (control, inference):
             wait_until_serving(target)

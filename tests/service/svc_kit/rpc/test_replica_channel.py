@@ -125,6 +125,23 @@ async def test_what_a_full_home_refuses_is_answered_elsewhere() -> None:
             assert text_of(await replicas.generate(pb.GenerateRequest(text=text))) == WHOLE
 
         assert replicas.replicas[1].requests
+        assert replicas.num_moves("REPLICA_FULL", "restarted") == 4
+
+
+async def test_moves_are_counted_by_reason_and_outcome() -> None:
+    async with run_replicas(2) as replicas:
+        replica = replicas.replicas[await replicas.home_of("t")]
+        other = next(each for each in replicas.replicas if each is not replica)
+        replica.fails_with, replica.fails_at = Draining(), 3
+        await replicas.generate(pb.GenerateRequest(text="t"))
+        other.refuses_resumed = replica.refuses_resumed = FeatureUnsupported(feature="f")
+        with suppress(grpc.aio.AioRpcError):
+            await generate_until_refused(replicas, lost=replica)
+
+        resumed = replicas.num_moves("DRAINING", "resumed")
+        assert resumed is not None
+        assert resumed >= 2
+        assert replicas.num_moves("DRAINING", "lost") == 1
 
 
 async def test_a_refusal_that_no_other_replica_cures_is_not_repeated() -> None:
