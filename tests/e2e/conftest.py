@@ -18,6 +18,8 @@ ODD_NAME = "acme:demo-1.0"
 """A second name of the demo model, with characters that are special in URLs."""
 PIRATE, ROBOT = "demo-lora-pirate", "demo-lora-robot"
 PIRATE_FILE, ROBOT_FILE = f"{PIRATE}-f16.gguf", f"{ROBOT}-f16.gguf"
+CONTEXT_TOKENS = 16_384
+"""Answers of tests that wait for no end take some 20 s to reach it."""
 PATIENCE_S = 1.5
 UNREAD_LIMIT_S = 8.0
 
@@ -35,7 +37,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
     flags = ("--model", "bundled", "--model", f"{ODD_NAME}=bundled")
     settings = {
         "engine.slots": 4,
-        "engine.context_tokens": 4096,
+        "engine.context_tokens": CONTEXT_TOKENS,
         "per_model": {ODD_NAME: {"projector": "none"}},
     }
     with corral_up(tmp_path_factory.mktemp("up"), *flags, inference=settings) as corral:

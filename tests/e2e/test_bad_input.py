@@ -14,6 +14,7 @@ from corral.inference.v1 import generation_pb2, sampling_pb2
 from corral.inference.v1 import inference_service_pb2 as pb
 from google.protobuf.descriptor import FieldDescriptor
 
+from tests.e2e.conftest import CONTEXT_TOKENS as CONTEXT
 from tests.support.plain_http import CHAT, COMPLETIONS, chat_body, error_of
 from tests.support.rpc import (
     Rpc,
@@ -27,7 +28,6 @@ from tests.support.services import MODEL
 
 pytestmark = pytest.mark.e2e
 
-CONTEXT = 4096
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 
 
@@ -146,7 +146,10 @@ async def test_non_finite_floats_are_refused(rpc: Rpc, value: float) -> None:
 
 
 OUT_OF_RANGE: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "repeat_last_n": ({"penalty_last_n": CONTEXT + 1}, {"repeat_last_n": CONTEXT + 1}),
+    "repeat_last_n": (
+        {"penalty_last_n": CONTEXT + 1},
+        {"repeat_last_n": CONTEXT + 1},
+    ),
     "dry_penalty_last_n": (
         {"dry": sampling_pb2.DryParams(penalty_last_n=CONTEXT + 1)},
         {"dry_penalty_last_n": CONTEXT + 1},

@@ -14,7 +14,7 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message_factory import GetMessageClass
 
-from tests.e2e.conftest import ODD_NAME
+from tests.e2e.conftest import CONTEXT_TOKENS, ODD_NAME
 from tests.support.rpc import (
     CAPITAL,
     PARIS,
@@ -213,7 +213,7 @@ async def test_models_are_listed_in_pages_and_described(rpc: Rpc) -> None:
     assert not second.next_page_token
     assert model.name == MODEL, "an empty name means the server's first model"
     assert (model.requested_limits.slots, model.resolved_limits.slots) == (4, 4)
-    assert model.resolved_limits.context_tokens == 4096
+    assert model.resolved_limits.context_tokens == CONTEXT_TOKENS
     assert model.resolved_limits.kv_bytes > 0
     assert (model.vocabulary_size, model.architecture) == (2048, "llama")
     assert model.chat_template_source == "gguf"

@@ -92,7 +92,7 @@ class DividedEngine:
 def run_divided_engine(folder: Path) -> Iterator[DividedEngine]:
     """Run it with the bundled model. Leaving kills all."""
     program = Path(PROGRAMS["llama_server"])
-    worker_program = program.with_name("ggml-rpc-server")
+    worker_program = program.parent / "ggml-rpc-server"
     if not worker_program.is_file():
         pytest.skip("there is no ggml-rpc-server beside llama-server (CORRAL_LLAMA_SERVER)")
     addresses = [free_address() for _ in range(3)]
