@@ -103,7 +103,8 @@ def test_a_pull_that_fails_says_why(hub: ModelHub, ollama: httpx.Client) -> None
     whole = ollama.post("pull", json={"model": f"{NAME}:Q2_K", "stream": False})
     del hub.files["junk-Q2_K.gguf"]
     untagged = pull(ollama, f"{NAME}:latest")[-1]
-    by_url = pull(ollama, hub.url("demo-Q8_0.gguf"))
+    hub.gate = threading.Event()  # else it may have come before its first state is sent
+    by_url = pull(ollama, hub.url("demo-Q8_0.gguf"), hub.gate)
 
     assert refused.status_code == other.status_code == 400
     assert "Invalid 'model'" in refused.json()["error"]

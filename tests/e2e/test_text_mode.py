@@ -15,6 +15,7 @@ import pytest
 from corral.inference.v1 import inference_service_pb2 as pb
 from openai.types.responses import Response
 
+from tests.e2e.conftest import CONTEXT_TOKENS
 from tests.support.pictures import circle_png, data_url
 from tests.support.rpc import CAPITAL, connect, user
 from tests.support.sdk import WEATHER
@@ -202,7 +203,7 @@ async def test_what_needs_token_ids_is_refused(outer: Corral) -> None:
 def test_too_long_a_prompt_is_an_error_of_the_request(client: openai.OpenAI) -> None:
     """As the engine tells it."""
     with pytest.raises(openai.BadRequestError) as refused:
-        client.chat.completions.create(model=NAME, **ask("word " * 9000))
+        client.chat.completions.create(model=NAME, **ask("word " * CONTEXT_TOKENS))
     assert refused.value.code == "context_length_exceeded"
 
 
