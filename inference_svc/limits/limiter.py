@@ -315,7 +315,7 @@ class Limiter:
             bucket.waiting += need
         try:
             while short and await self._ask_in_time(short):
-                short = self._askable(needs)
+                short = self._obtainable(needs)
         finally:
             for bucket, need in needs.items():
                 bucket.waiting -= need
@@ -342,7 +342,7 @@ class Limiter:
 
     async def _ask(self, needs: Mapping[Bucket, int]) -> None:
         async with self._lock:
-            short = self._askable(needs)
+            short = self._obtainable(needs)
             if short and self._may_call():
                 await self._call(short)
 
@@ -362,7 +362,7 @@ class Limiter:
         """Whether control has not answered for `grace_s`."""
         return self._refreshed_at is None or self._clock() - self._refreshed_at >= self._grace_s
 
-    def _askable(self, needs: Mapping[Bucket, int]) -> Mapping[Bucket, int]:
+    def _obtainable(self, needs: Mapping[Bucket, int]) -> Mapping[Bucket, int]:
         now = self._clock()
         return {each: need for each, need in needs.items() if each.may_obtain(need, now)}
 

@@ -341,12 +341,12 @@ def _from_bare_status(error: grpc.aio.AioRpcError, service: str) -> DomainError:
     size = _CORE_SIZE_LIMIT.search(message)
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and size:
         return errors.RequestTooLarge(size=int(size[1]), limit=int(size[2]))
-    if code is grpc.StatusCode.UNAVAILABLE:
+    # A server that ends cancels what it has received and not accepted, and a proxy what it loses.
+    # A call that this process cancels raises CancelledError instead.
+    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
         return errors.UpstreamUnavailable(service=service)
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return errors.DeadlineExpired(phase="call")
-    if code is grpc.StatusCode.CANCELLED:
-        return errors.CallerCancelled()
     kind = _BY_CODE.get(code, errors.Internal)
     if kind is errors.Internal:
         # The message of an unknown failure may contain what the caller must not see.

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import grpc.aio
 
-from svc_kit.errors import EngineRestarting, GenerationLost
+from svc_kit.errors import EngineRestarting, GenerationLost, Unavailable
 from svc_kit.errors.status import from_rpc_error, request_id_of, to_rpc_error
 from svc_kit.metrics import MoveMetrics
 from svc_kit.rpc.generation_progress import GenerationProgress
@@ -128,9 +128,9 @@ class MovableStream:
             return False
         if error.code() is grpc.StatusCode.NOT_FOUND:  # another one may have the model
             return not self._progress.is_started and self._num_moves == 0
-        if error.code() is not grpc.StatusCode.UNAVAILABLE:
-            return False
         decoded = from_rpc_error(error)
+        if not isinstance(decoded, Unavailable):
+            return False
         if not isinstance(decoded, EngineRestarting) or decoded.phase is None:
             return True
         self._num_engines_died += 1

@@ -87,10 +87,11 @@ function Thread({ id }) {
     ]} />`;
 }
 
-/** Store a thread with messages of a file; returns its id. */
+/** Store a thread with messages of a file, as they are saved or as the API takes them; returns its id. */
 function storeMessages(saved) {
+  const toInput = part => part?.text?.value === undefined ? part : { type: "text", text: part.text.value };
   const messages = saved.map(({ role, content, attachments, metadata }) => ({
-    role, content: content.map(part => part.type === "text" ? { type: "text", text: part.text.value } : part), attachments, metadata,
+    role, content: Array.isArray(content) ? content.map(toInput) : content, attachments, metadata,
   }));
   return postWhole("v1/threads", { messages: messages.slice(0, 32) }, "messages", messages.slice(32));
 }

@@ -252,10 +252,10 @@ export function formatBytes(bytes) {
   return `${(bytes / 1024 ** power).toFixed(power ? 1 : 0)} ${units[power]}`;
 }
 
-/** The array in a JSON file; empty for an empty one, as where none was chosen. Throws an Error that names the field. */
+/** The objects in a JSON file; none in an empty one, as where none was chosen. Throws an Error that names the field. */
 export async function readArray(file, name) {
   const found = file.size ? parseJson(await file.text(), name) : [];
-  if (!Array.isArray(found)) throw new Error(`${name}: not a JSON array`);
+  if (!Array.isArray(found) || found.some(each => each?.constructor !== Object)) throw new Error(`${name}: not a JSON array of objects`);
   return found;
 }
 

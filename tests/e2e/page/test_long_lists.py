@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 import pytest_asyncio
-from playwright.async_api import Route, expect
+from playwright.async_api import FilePayload, Route, expect
 
 from tests.support.browser import Tab, in_both_browsers, needs_chromium
 from tests.support.chat_page import answers, ask_and_wait, open_chat
@@ -301,15 +301,34 @@ async def test_dollars_in_a_sentence_do_not_break_its_line(
     ]
 
 
-async def test_a_file_that_is_no_list_of_items_is_refused(tab: Tab) -> None:
+@pytest.mark.parametrize("text", ["{}", "[1]", "[null]"])
+async def test_a_file_that_is_no_list_of_items_is_refused(tab: Tab, text: str) -> None:
     await tab.go("conversations")
     await tab.page.get_by_text("New conversation").click()
-    await tab.page.get_by_label("Items").set_input_files(
-        {"name": "a.json", "mimeType": "application/json", "buffer": b"{}"}
-    )
+    await tab.page.get_by_label("Items").set_input_files(json_file(text))
     await tab.page.get_by_role("button", name="Create").click()
 
-    await expect(tab.page.get_by_role("alert")).to_have_text("Items: not a JSON array")
+    await expect(tab.page.get_by_role("alert")).to_have_text("Items: not a JSON array of objects")
+
+
+async def test_a_thread_begins_with_messages_as_the_api_takes_them(tab: Tab) -> None:
+    """What it does not take is refused in its words."""
+    tab.allowed = ("Failed to load resource",)
+    await tab.go("threads")
+    form = tab.page.get_by_role("form", name="New thread")
+    await form.get_by_label("Messages").set_input_files(json_file('[{"role": "user"}]'))
+    await form.get_by_role("button", name="New thread").click()
+    await expect(form.get_by_role("alert")).to_contain_text("messages[0].content")
+    await form.get_by_label("Messages").set_input_files(
+        json_file('[{"role": "user", "content": "by hand"}]')
+    )
+    await form.get_by_role("button", name="New thread").click()
+
+    await expect(tab.page.get_by_role("article", name="You")).to_contain_text("by hand")
+
+
+def json_file(text: str) -> FilePayload:
+    return FilePayload(name="a.json", mimeType="application/json", buffer=text.encode())
 
 
 async def test_code_is_highlighted_when_its_block_has_ended(tab: Tab) -> None:

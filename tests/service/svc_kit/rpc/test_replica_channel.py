@@ -48,6 +48,9 @@ async def read_all(call: Any) -> None:
         pass
 
 
+NUM_DRAINS, NUM_CALLERS = 5, 16
+
+
 async def generate_until_refused(
     replicas: Replicas, text: str = "t", lost: Replica | None = None
 ) -> None:
@@ -142,6 +145,30 @@ async def test_moves_are_counted_by_reason_and_outcome() -> None:
         assert resumed is not None
         assert resumed >= 2
         assert replicas.num_moves("DRAINING", "lost") == 1
+
+
+async def test_no_generation_fails_while_its_home_drains() -> None:
+    """gRPC cancels those that the home has received and not accepted, and they move."""
+    has_drained, num_answers = asyncio.Event(), 0
+
+    async def generate_until_it_has_drained(replicas: Replicas, text: str) -> None:
+        nonlocal num_answers
+        while not has_drained.is_set():
+            assert text_of(await replicas.generate(pb.GenerateRequest(text=text))) == WHOLE
+            num_answers += 1
+
+    for _ in range(NUM_DRAINS):
+        has_drained.clear()
+        async with run_replicas(2) as replicas:
+            text = await prompt_at(replicas, 0)
+            async with asyncio.TaskGroup() as calls:
+                for _ in range(NUM_CALLERS):
+                    calls.create_task(generate_until_it_has_drained(replicas, text))
+                wanted = num_answers + 10 * NUM_CALLERS
+                while num_answers < wanted:
+                    await replicas.generate(pb.GenerateRequest(text=text))
+                await replicas.servers[0].drain(5)
+                has_drained.set()
 
 
 async def test_a_refusal_that_no_other_replica_cures_is_not_repeated() -> None:

@@ -320,7 +320,7 @@ def test_kind_and_reason_are_kept_if_the_metadata_differ() -> None:
     [
         (Code.UNAVAILABLE, "refused", errors.UpstreamUnavailable(service="inference")),
         (Code.DEADLINE_EXCEEDED, "", errors.DeadlineExpired(phase="call")),
-        (Code.CANCELLED, "", errors.CallerCancelled()),
+        (Code.CANCELLED, "", errors.UpstreamUnavailable(service="inference")),
         (Code.INTERNAL, "/etc/secret", errors.InternalError(request_id="")),
         (Code.UNKNOWN, "Unexpected KeyError", errors.InternalError(request_id="")),
         (
