@@ -37,6 +37,8 @@ differ from the last one's end, as templates render a turn differently once it i
 _THREAD = "disk prefix cache"
 _MAX_READ_S = 30.0
 """A read that takes longer hangs, and requests do not wait for it."""
+_MIN_USES_S = 60.0
+"""How far apart two uses of a file in memory are that are counted on disk."""
 _MAX_UNWRITTEN_BYTES = 256 << 20
 """Limit of the states queued for the disk; prefixes evicted beyond it are lost."""
 
@@ -66,6 +68,7 @@ class PrefixOffloader:
         self._unwritten: dict[str, SavedPrefix] = {}  # without KV cells
         self._deferred: dict[int, SequenceRequest] = {}
         self._readers: dict[str, list[int]] = {}
+        self._used_at: dict[str, float] = {}  # of files whose prefix was found in memory
         self._unwritten_bytes = 0
         self._num_hits = self._num_misses = self._num_written = self._num_evicted = 0
         self._reported: DiskCacheLoad | None = None
@@ -182,6 +185,8 @@ class PrefixOffloader:
         in_memory = self._engine.num_reusable_tokens(request)
         if not name or matches[name] - in_memory < MIN_SAVED_TOKENS:
             self._num_misses += in_memory < MIN_SAVED_TOKENS
+            if matches.get(name, 0) >= MIN_SAVED_TOKENS:
+                self._mark_used(name)
             return False
         self._deferred[request.sequence_id] = request
         readers = self._readers.setdefault(name, [])
@@ -191,6 +196,13 @@ class PrefixOffloader:
             read = partial(self._reader.load_state, name)
             self._reads.run(_THREAD, read, finish, lambda _: finish(None))
         return True
+
+    def _mark_used(self, name: str) -> None:
+        now = time.monotonic()
+        if now - self._used_at.get(name, -_MIN_USES_S) >= _MIN_USES_S:
+            self._used_at[name] = now
+            mark = partial(self._cache.mark_used, name)
+            self._writes.run(_THREAD, mark, lambda _: None, lambda _: None)
 
     def _finish_read(self, name: str, state: bytearray | None) -> None:
         prefix = self._index.get(name) if self._index is not None else None
@@ -209,6 +221,7 @@ class PrefixOffloader:
                 self._engine.submit(request)
 
     def _remove_from_index(self, name: str) -> None:
+        self._used_at.pop(name, None)
         if self._index is not None:
             self._index.pop(name, None)
 

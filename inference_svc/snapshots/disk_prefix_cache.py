@@ -67,6 +67,10 @@ class DiskPrefixCache:
         """The snapshot ids that are on disk."""
         return frozenset(self._store.ids())
 
+    def mark_used(self, snapshot_id: str) -> None:
+        """Count a use of a prefix that is in memory too: neither expiry nor eviction takes it."""
+        self._store.mark_used(snapshot_id)
+
     def load_state(self, snapshot_id: str) -> bytearray | None:
         """Read the KV cells of a prefix; None if its file is missing or unusable. An unusable file
         is deleted."""

@@ -134,6 +134,12 @@ class SnapshotStore:
         with _convert_os_errors():
             return [path.stem for path, status in self._files() if status.st_mtime < used_before]
 
+    def mark_used(self, snapshot_id: str) -> None:
+        """Count a use of a snapshot that was not opened, if it exists. Raises as `open`."""
+        path = self._path(snapshot_id)
+        with _convert_os_errors(), suppress(FileNotFoundError):
+            os.utime(path, follow_symlinks=False)
+
     def describe(self, snapshot_id: str) -> Snapshot:
         """Read the metadata of a snapshot without counting as a use. Raises as `open`."""
         with _convert_os_errors(), self._open_file(snapshot_id) as file:

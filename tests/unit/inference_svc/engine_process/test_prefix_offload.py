@@ -126,6 +126,23 @@ def test_a_shorter_prefix_is_read_where_the_longest_is_damaged(folder: Path) -> 
     assert files(folder) == [short]
 
 
+def test_a_prefix_that_is_used_from_memory_does_not_expire(folder: Path) -> None:
+    """Its file is not read, and yet is the one that the next start needs."""
+    owner = project_archive("red")
+    bench = evict_long(folder, owner)
+    assert bench.run([*LONG, 1], owner).source == CacheSource.DISK
+    (file,) = files(folder)
+    os.utime(file, (0, 0))
+
+    started = bench.run([*LONG, 2], owner)
+    bench.drop("nobody")
+    num_expired = DiskPrefixCache(FolderLimits(folder, 10**6, 9, 3600)).delete_expired()
+
+    assert (started.cached_tokens, started.source) == (300, CacheSource.SLOT)
+    assert num_expired == 0
+    assert files(folder) == [file]
+
+
 def test_a_longer_turn_replaces_the_shorter_one(bench: OffloadBench, folder: Path) -> None:
     """A thread is one file, regardless of its number of turns."""
     (before,) = files(folder)
