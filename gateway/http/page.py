@@ -1,19 +1,25 @@
-"""The page at /ui/: the static files of `gateway/page`.
+"""The page at /ui/: the static files of `gateway/page`, compressed for those who accept gzip.
 
 They are served without a key; the page itself sends the key that its user enters.
 """
 
 import base64
+import gzip
 import hashlib
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from importlib import resources
-from typing import Any, Final
+from pathlib import Path
+from typing import Final
 
 from fastapi import APIRouter
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import FileResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
 
 INDEX: Final = "index.html"
 _IMPORT_MAP: Final = re.compile(r'<script type="importmap">(.*?)</script>', re.DOTALL)
@@ -28,11 +34,29 @@ class PageFiles(StaticFiles):
             resources.files("gateway").joinpath("page", INDEX).read_text(encoding="utf-8")
         )
 
-    def file_response(self, *args: Any, **options: Any) -> Response:
+    async def get_response(self, path: str, scope: Scope) -> Response:
         """A file, or 304 if the browser has it."""
-        response = super().file_response(*args, **options)
+        response = await super().get_response(path, scope)
+        headers = Headers(scope=scope)
+        accepts_gzip = "gzip" in headers.get("accept-encoding", "") and "range" not in headers
+        if isinstance(response, FileResponse) and accepts_gzip:
+            response = await run_in_threadpool(_compressed, response)
         response.headers.update(self._security)
         return response
+
+
+def _compressed(file: FileResponse) -> Response:
+    """The same file in gzip. Its ETag is weak, since a strong one names the bytes of the file."""
+    body = _read_compressed(Path(file.path), file.headers["etag"])
+    headers = {name: file.headers[name] for name in ("content-type", "last-modified")}
+    headers |= {"etag": f"W/{file.headers['etag']}", "content-encoding": "gzip"}
+    return Response(body, file.status_code, headers)
+
+
+@lru_cache(maxsize=128)  # the page has fewer files
+def _read_compressed(path: Path, etag: str) -> bytes:
+    """The file that has this ETag, compressed once."""
+    return gzip.compress(path.read_bytes())
 
 
 def security_headers(index: str) -> Mapping[str, str]:
@@ -60,6 +84,7 @@ def security_headers(index: str) -> Mapping[str, str]:
         "referrer-policy": "no-referrer",
         "cross-origin-opener-policy": "same-origin",
         "cache-control": "no-cache",
+        "vary": "accept-encoding",
     }
 
 

@@ -119,3 +119,21 @@ async def test_an_unchanged_file_is_not_sent_again() -> None:
     etag = (await get("/ui/app.css")).headers["etag"]
 
     assert (await get("/ui/app.css", **{"if-none-match": etag})).status_code == 304
+
+
+async def test_files_are_compressed_for_those_who_accept_it() -> None:
+    """To a third; the file that a browser has is not sent again in either form."""
+    path, gzip = "/ui/js/main.js", {"accept-encoding": "br, gzip"}
+    plain = await get(path, **{"accept-encoding": "identity"})
+    packed = await get(path, **gzip)
+    part = await get(path, range="bytes=0-9", **gzip)
+
+    assert packed.headers["content-encoding"] == "gzip"
+    assert packed.content == plain.content == (PAGE / "js/main.js").read_bytes()
+    assert int(packed.headers["content-length"]) < len(plain.content) / 2
+    assert packed.headers["content-type"] == plain.headers["content-type"]
+    assert plain.headers["vary"] == packed.headers["vary"] == "accept-encoding"
+    assert part.content == plain.content[:10]
+    for response in (plain, packed):
+        again = await get(path, **{"if-none-match": response.headers["etag"]}, **gzip)
+        assert again.status_code == 304
