@@ -20,6 +20,7 @@ from bench.parts import (
     memory,
     objects,
     page,
+    policies,
     runs,
     sessions,
     shared,
@@ -52,6 +53,27 @@ def test_greedy_and_sampled_decoding_have_different_targets() -> None:
 
     assert (greedy.target, greedy.is_met) == (0.95, False)
     assert (sampled.target, sampled.is_met) == (0.90, True)
+
+
+def test_the_default_policy_is_compared_with_the_others() -> None:
+    """Tokens as even as with one of them, long prompts as soon as with the other."""
+    values = {
+        policies.LATENCY_FIRST: (50.0, 70.0, 300.0, 9000.0, 0.5),
+        policies.DEFAULT: (55.0, 90.0, 330.0, 6000.0, 0.6),
+        policies.THROUGHPUT_FIRST: (60.0, 900.0, 800.0, 4000.0, 0.6),
+    }
+    loads = (policies.GAP, policies.LONGEST_GAP, policies.CHAT, policies.LONG, policies.SPEED)
+    measurements = [
+        Measurement(load, 0, policy, value)
+        for policy, row in values.items()
+        for load, value in zip(loads, row, strict=True)
+    ]
+
+    results = policies.conclude(measurements)
+
+    assert [result.ratio for result in results] == pytest.approx([1.1, 0.1, 1.1, 2 / 3, 1.5, 1.0])
+    assert [result.is_met for result in results] == [True, True, True, True, None, None]
+    assert all("<circle" in chart for chart in policies.draw(measurements).values())
 
 
 def test_the_limit_computes_every_token_once() -> None:
