@@ -163,6 +163,8 @@ class Dispatcher:
 
     async def _run_round(self, *, is_poll: bool) -> None:
         with log_errors(_log, "jobs cannot be claimed"):
+            if is_poll and not self._running and not await self._leases.has_unfinished():
+                return  # a service without jobs polls with one query
             if is_poll or self._running:
                 await self._check_running()
             if is_poll:

@@ -77,6 +77,11 @@ class Leases:
         return job
 
     @cross_project_read
+    async def has_unfinished(self, tx: CrossProjectTransaction) -> bool:
+        """Whether there is any job that is queued or running."""
+        return await JobQueueQueries(tx).has_unfinished()
+
+    @cross_project_read
     async def waiting_projects(self, tx: CrossProjectTransaction, kind: str) -> set[str]:
         """The projects that have jobs of this kind that are due."""
         return await JobQueueQueries(tx).waiting_projects(kind)

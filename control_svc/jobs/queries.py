@@ -186,6 +186,11 @@ class JobQueueQueries(CrossProjectQueries):
                 return job
         return None
 
+    async def has_unfinished(self) -> bool:
+        """Whether there is any job that is queued or running."""
+        query = sa.select(JobRow.id).where(JobRow.state.in_(UNFINISHED)).limit(1)
+        return await self._session.scalar(query) is not None
+
     async def waiting_projects(self, kind: str) -> set[str]:
         """The projects that have jobs of this kind that are due."""
         flows = await self._session.execute(next_flows([kind], await self._tx.now()))

@@ -16,6 +16,8 @@ from tests.support.services import MODEL, RESTART_RETRIES, Corral, corral_up
 
 ODD_NAME = "acme:demo-1.0"
 """A second name of the demo model, with characters that are special in URLs."""
+SHORT_CONTEXT = 2048
+"""That of the second name, whose longest prompts take a second."""
 PIRATE, ROBOT = "demo-lora-pirate", "demo-lora-robot"
 PIRATE_FILE, ROBOT_FILE = f"{PIRATE}-f16.gguf", f"{ROBOT}-f16.gguf"
 CONTEXT_TOKENS = 16_384
@@ -38,7 +40,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
     settings = {
         "engine.slots": 4,
         "engine.context_tokens": CONTEXT_TOKENS,
-        "per_model": {ODD_NAME: {"projector": "none"}},
+        "per_model": {ODD_NAME: {"projector": "none", "context_tokens": SHORT_CONTEXT}},
     }
     with corral_up(tmp_path_factory.mktemp("up"), *flags, inference=settings) as corral:
         yield corral

@@ -47,7 +47,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
             "load": "on_demand",
             "context_tokens": 2048,
         }
-    with corral_up(folder, *flags, inference={"per_model": per_model}) as corral:
+    # Two threads compete with the engine for the cores of a small machine.
+    inference = {"per_model": per_model, "media.encoder_threads": 2}
+    with corral_up(folder, *flags, inference=inference) as corral:
         yield corral
 
 

@@ -9,6 +9,7 @@ import pytest
 from corral.inference.v1 import inference_service_pb2 as pb
 
 from inference_svc.models.sources import BUNDLED_PATH
+from tests.e2e.conftest import ODD_NAME, SHORT_CONTEXT
 from tests.support.pictures import data_url, noise_png
 from tests.support.plain_http import CHAT, COMPLETIONS, chat_body, error_of
 from tests.support.plain_llama import PlainLlama
@@ -85,7 +86,7 @@ def test_a_streamed_echo_has_the_same_log_probabilities(client: openai.OpenAI) -
 
 async def test_the_oldest_tokens_of_a_prompt_are_dropped(http: httpx.AsyncClient) -> None:
     """A number of tokens stays, or as many as fit; without the field a long prompt is refused."""
-    fields = {"return_token_ids": True, "max_tokens": 1, "model": MODEL}
+    fields = {"return_token_ids": True, "max_tokens": 1, "model": ODD_NAME}
     short = await _complete(http, prompt=[5, 6, 7, 8], truncate_prompt_tokens=3, **fields)
     long: dict[str, Any] = {"prompt": list(range(300, 1300)) * 30, **fields}
     fitted = await _complete(http, truncate_prompt_tokens=-1, **long)
@@ -95,7 +96,7 @@ async def test_the_oldest_tokens_of_a_prompt_are_dropped(http: httpx.AsyncClient
 
     assert short["choices"][0]["prompt_token_ids"] == [6, 7, 8]
     assert kept == long["prompt"][-len(kept) :]
-    assert fitted["usage"]["total_tokens"] == len(kept) + 1 > 1000
+    assert fitted["usage"]["total_tokens"] == len(kept) + 1 == SHORT_CONTEXT
     assert refused.json()["error"]["code"] == "context_length_exceeded"
     assert zero.json()["error"]["param"] == "truncate_prompt_tokens"
 

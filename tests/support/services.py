@@ -25,6 +25,7 @@ TINY: Settings = {
     "engine.slots": 2,
     "engine.context_tokens": LONG_CONTEXT,
     "engine.threads": 1,
+    "media.encoder_threads": 1,
     "engine.warm_up_s": 0,
     "management_listen": "127.0.0.1:0",
 }

@@ -16,6 +16,12 @@ _ALONE: Final = ["unshare", "--map-root-user", "--net"]
 """A network of its own, in which every port is free."""
 WAIT: Final = "curl --silent --fail --retry 90 --retry-delay 1 --retry-all-errors --max-time 90"
 """Waits until a URL answers 200."""
+_QUICK_START: Final = {
+    "CORRAL_INFERENCE_ENGINE__THREADS": "1",
+    "CORRAL_INFERENCE_ENGINE__WARM_UP_S": "0",
+    "CORRAL_INFERENCE_MEDIA__ENCODER_THREADS": "1",
+}
+"""An engine that measures nothing when it starts, which takes all cores for seconds."""
 
 needs_own_network = pytest.mark.skipif(
     shutil.which("curl") is None
@@ -45,6 +51,7 @@ def run_script(lines: list[str], folder: Path) -> subprocess.CompletedProcess[st
         "HOME": str(folder),
         "PATH": os.environ["PATH"],
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "gen")]),
+        **_QUICK_START,
     }
     result = subprocess.run(
         [*_ALONE, "bash", "-c", "\n".join([start, *lines])],

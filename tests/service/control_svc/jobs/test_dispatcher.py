@@ -50,6 +50,14 @@ async def test_a_new_job_runs_without_a_poll(database: Database, jobs: Jobs) -> 
     assert work.metrics.get_sample_value("corral_job_attempts_total", labels) == 1
 
 
+async def test_a_poll_without_jobs_writes_nothing(database: Database) -> None:
+    async with run_dispatcher(database, Handler(), poll_s=0.001) as work:
+        while work.transactions.num_read < 3:
+            await database.across_projects.read(lambda tx: tx.now())
+
+    assert work.transactions.num_written == 0
+
+
 async def test_long_jobs_are_released_for_a_project_that_waits(
     database: Database, jobs: Jobs
 ) -> None:
