@@ -20,6 +20,8 @@ from svc_kit.rpc.prefix_key import Generation, prefix_key
 _log = logging.getLogger(__name__)
 MAY_MOVE_KEY: Final = "x-may-move"
 """The metadata of a call that a full replica should refuse, since it is then sent elsewhere."""
+WHOLE_KEY: Final = "x-whole-answer"
+"""The metadata of a call whose caller shows nothing before the end of the answer."""
 PREFIX_KEY: Final = "x-prefix-key"
 """The metadata by which ring_hash, or a proxy, chooses the home of a generation."""
 _MAX_MOVES: Final = 2
@@ -44,7 +46,8 @@ class MovableStream:
 
     A call that is lost before its first message is sent again. Later it goes on behind the tokens
     that were delivered. If no other replica is there it fails with the error of the loss, and if
-    none can go on exactly with `GenerationLost`, which says why.
+    none can go on exactly with `GenerationLost`, which says why. A call with `WHOLE_KEY` delivers
+    its messages when all have arrived, and so begins again where it cannot go on.
     """
 
     def __init__(
@@ -65,6 +68,10 @@ class MovableStream:
         self._outlives_engines = outlives_engines
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._progress = GenerationProgress(request)
+        is_whole = (WHOLE_KEY, "1") in self._metadata
+        self._whole_request = request if is_whole and not self._progress.obstacle else None
+        """Of an answer that may begin again."""
+        self._is_held_back = is_whole
         self._ready: deque[Any] = deque()
         self._num_moves = self._num_engines_died = 0
         self._loss: grpc.aio.AioRpcError | None = None
@@ -79,17 +86,21 @@ class MovableStream:
 
     async def read(self) -> Any:
         """The next message; EOF after the last. Raises AioRpcError."""
-        while not self._ready:
+        while self._is_held_back or not self._ready:
             message = await self._read_attempt()
             if message is grpc.aio.EOF:
-                return message
+                self._is_held_back = False
+                break
+            goes_on = self._progress.is_started
             delivered = self._progress.advance(message)
-            if self._progress.obstacle and self._loss is not None:
+            if self._progress.obstacle and goes_on and self._loss is not None:
                 self._call.cancel()
-                raise self._lost(self._progress.obstacle)
+                self._begin_again(self._progress.obstacle)
+                self._start_elsewhere(self._loss)
+                continue
             self._loss = None
             self._ready += delivered
-        return self._ready.popleft()
+        return self._ready.popleft() if self._ready else grpc.aio.EOF
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         while (message := await self.read()) is not grpc.aio.EOF:
@@ -110,18 +121,39 @@ class MovableStream:
             try:
                 return await self._call.read()
             except grpc.aio.AioRpcError as error:
-                if not self._may_move(error):
-                    raise self._end(error) from None
-                if self._progress.is_started:
-                    self._loss = self._loss or error
-                    if self._progress.obstacle:
-                        raise self._lost(self._progress.obstacle) from None
-                _log.info("a generation moves to another replica: %s", error.details())
-                self._count("resumed" if self._progress.is_started else "restarted", error)
+                self._prepare_move(error)
+                self._start_elsewhere(self._loss or error)
+
+    def _prepare_move(self, error: grpc.aio.AioRpcError) -> None:
+        """Decide how the next attempt begins. Raises the AioRpcError of a stream that ends."""
+        if self._may_move(error):
             self._num_moves += 1
-            self._call = self._spread(
-                self._progress.next_request(), metadata=self._metadata, timeout=self._remaining_s()
-            )
+            if self._progress.is_started:
+                self._loss = self._loss or error
+                if self._progress.obstacle:
+                    self._begin_again(self._progress.obstacle)
+        elif self._loss is None or self._is_cancelled:
+            raise error
+        elif error.code() not in _REFUSALS:
+            raise self._loss from None
+        else:
+            self._begin_again(f"another one refuses it: {from_rpc_error(error).message}")
+
+    def _begin_again(self, problem: str) -> None:
+        """Forget what nobody has seen. Raises the AioRpcError of an answer that was shown, or that
+        was refused at its beginning."""
+        if self._whole_request is None or not self._progress.is_started:
+            raise self._lost(problem) from None
+        self._ready.clear()
+        self._progress = GenerationProgress(self._whole_request)
+
+    def _start_elsewhere(self, error: grpc.aio.AioRpcError) -> None:
+        """Start the next attempt; `error` is why."""
+        _log.info("a generation moves to another replica: %s", error.details())
+        self._count("resumed" if self._progress.is_started else "restarted", error)
+        self._call = self._spread(
+            self._progress.next_request(), metadata=self._metadata, timeout=self._remaining_s()
+        )
 
     def _may_move(self, error: grpc.aio.AioRpcError) -> bool:
         if self._is_cancelled or self._num_moves == _MAX_MOVES:
@@ -135,14 +167,6 @@ class MovableStream:
             return True
         self._num_engines_died += 1
         return self._outlives_engines and self._num_engines_died < _MAX_ENGINES_DIED
-
-    def _end(self, error: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:
-        """The error of a stream that goes on nowhere; `error` is that of the last attempt."""
-        if self._loss is None or self._is_cancelled:
-            return error
-        if error.code() in _REFUSALS:
-            return self._lost(f"another one refuses it: {from_rpc_error(error).message}")
-        return self._loss
 
     def _lost(self, problem: str) -> grpc.aio.AioRpcError:
         request_id = ""

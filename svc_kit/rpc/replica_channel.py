@@ -19,6 +19,7 @@ from corral.inference.v1 import inference_service_pb2 as pb
 from svc_kit.metrics import MoveMetrics
 from svc_kit.network import parse_address, parse_addresses
 from svc_kit.rpc.client import RETRIES, Option, open_channel
+from svc_kit.rpc.generation_progress import KEPT_BYTES
 from svc_kit.rpc.movable_stream import PREFIX_KEY, MovableStream
 from svc_kit.rpc.replica_fan_out import FANNED_OUT, FanOut
 from svc_kit.settings.groups import UpstreamTlsSettings
@@ -54,6 +55,10 @@ _BY_LOAD: Final = {
         "weightExpirationPeriod": "30s",
     }
 }
+_RETRIES: Final = {**RETRIES, "retryThrottling": {"maxTokens": 1000, "tokenRatio": 0.5}}
+"""A replica that is killed loses many calls at once, of which gRPC would repeat ten."""
+_RETRY_BUFFER: Final = ("grpc.per_rpc_retry_buffer_size", KEPT_BYTES)
+"""By default gRPC repeats no call of more than 256 KiB."""
 _MOVABLE: Final = frozenset((pb.ChatRequest, pb.GenerateRequest))
 
 
@@ -77,14 +82,16 @@ def open_replica_channel(
     os.environ.setdefault(_RING_HASH_FLAG, "true")
     options = [*options, *_KEEPALIVE]
     once = [*options, ("grpc.enable_retries", 0)]  # gRPC would repeat a call at the same replica
+    repeated = [*options, _RETRY_BUFFER]
     open_one = partial(open_channel, token=token, tls=_replicas_tls(replicas, tls))
     fan_out = FanOut(replicas, partial(open_one, options=once))
     if balancer is None:
         home = open_one(replicas, options=[*once, _RING_CAP, _service_config(_RING_HASH)])
-        spread = open_one(replicas, options=[*options, _service_config(_BY_LOAD, RETRIES)])
+        spread = open_one(replicas, options=[*repeated, _service_config(_BY_LOAD, _RETRIES)])
     else:
         home = open_channel(balancer, token=token, tls=tls, options=once)
-        spread = open_channel(balancer, token=token, tls=tls, options=options)
+        retries = ("grpc.service_config", json.dumps(_RETRIES))
+        spread = open_channel(balancer, token=token, tls=tls, options=[*repeated, retries])
     return ReplicaChannel(home, spread, fan_out, outlives_engines=outlives_engines, metrics=metrics)
 
 

@@ -33,6 +33,8 @@ class Replica:
 
     refuses_movable: DomainError | None = None
     """Raised for generations with x-may-move."""
+    refuses: DomainError | None = None
+    """Raised for generations."""
     refuses_resumed: DomainError | None = None
     """Raised for generations with `resume`."""
     fails_with: DomainError | None = None
@@ -41,9 +43,11 @@ class Replica:
     keeps_failing: bool = False
     load: float = 0.5
     digest: str = ""
+    knows_ids: bool = True
+    """Else it is an engine in text mode."""
     requests: list[pb.GenerateRequest] = field(default_factory=list)
     may_answer: asyncio.Event | None = None
-    """Generations wait for it, if it is set."""
+    """Calls wait for it, if it is set."""
     num_unary: int = 0
     name: str = ""
     age_s: int = 0
@@ -60,6 +64,8 @@ class Replica:
         """Send the events of a stream, one token a delta."""
         if self.refuses_movable is not None and may_move():
             raise self.refuses_movable
+        if self.refuses is not None:
+            raise self.refuses
         if self.refuses_resumed is not None and request.options.resume:
             raise self.refuses_resumed
         self.requests.append(request)
@@ -76,6 +82,8 @@ class Replica:
 
     def _messages(self, request: Any, start: int) -> list[pb.GenerateResponse]:
         accepted: Any = {"seed": SEED, "model": "m", "model_digest": self.digest}
+        if not self.knows_ids:
+            accepted["ignored_options"] = ["output.token_ids"]
         deltas: list[Any] = [
             {"text": f"{number} ", "token_ids": [number], "num_tokens": 1}
             for number in range(start, NUM_TOKENS)
@@ -88,13 +96,15 @@ class Replica:
             {"done": {"usage": {"cached_tokens": start}}},
         ]
         messages = [pb.GenerateResponse(sequence_number=i, **e) for i, e in enumerate(events)]
-        if not request.options.output.token_ids:
+        if not (request.options.output.token_ids and self.knows_ids):
             for message in messages:
                 message.delta.ClearField("token_ids") if message.HasField("delta") else None
         return messages
 
     async def tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
         self.num_unary += 1
+        if self.may_answer is not None:
+            await self.may_answer.wait()
         return pb.TokenizeResponse(token_ids=[1])
 
     def utilization(self) -> float:
@@ -194,9 +204,12 @@ class Replicas:
     def stub(self) -> "pb_grpc.InferenceServiceAsyncStub":
         return stub_on(self.channel)
 
-    async def generate(self, request: pb.GenerateRequest) -> list[pb.GenerateResponse]:
+    async def generate(
+        self, request: pb.GenerateRequest, *metadata: tuple[str, str]
+    ) -> list[pb.GenerateResponse]:
         """All messages of a generation. Raises AioRpcError."""
-        return [message async for message in self.stub.Generate(request, timeout=20)]
+        call = self.stub.Generate(request, timeout=20, metadata=metadata)
+        return [message async for message in call]
 
     def num_moves(self, reason: str, outcome: str) -> float | None:
         """How many generations a replica refused or lost."""
