@@ -6,12 +6,12 @@ It has the methods of grpc.aio's calls that its callers use.
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import grpc.aio
 
-from svc_kit.errors import EngineRestarting, GenerationLost, Unavailable
+from svc_kit.errors import EngineRestarting, GenerationLost, ModelNotFound, Unavailable
 from svc_kit.errors.status import from_rpc_error, request_id_of, to_rpc_error
 from svc_kit.metrics import MoveMetrics
 from svc_kit.rpc.generation_progress import GenerationProgress
@@ -38,7 +38,14 @@ _REFUSALS: Final = frozenset(
     }
 )
 Start = Callable[..., Any]
+Find = Callable[[Any, Any, float | None], Awaitable[Any]]
+"""Starts a request, with metadata and timeout, where its model is; None if that is nowhere."""
 Metadata = Sequence[tuple[str, str]]
+
+
+def lacks_model(error: grpc.aio.AioRpcError) -> bool:
+    is_missing = error.code() is grpc.StatusCode.NOT_FOUND
+    return is_missing and isinstance(from_rpc_error(error), ModelNotFound)
 
 
 class MovableStream:
@@ -56,6 +63,7 @@ class MovableStream:
         spread: Start,
         request: Generation,
         *,
+        find: Find,
         metadata: Metadata,
         timeout: float | None,
         outlives_engines: bool,
@@ -64,6 +72,9 @@ class MovableStream:
         """`outlives_engines`: it also moves if the engine died while it computed the call."""
         self._metrics = metrics
         self._spread = spread
+        self._find = find
+        self._is_found = False
+        """Whether the replica of the running attempt was found to have the model."""
         self._metadata = tuple(metadata)
         self._outlives_engines = outlives_engines
         self._deadline = None if timeout is None else time.monotonic() + timeout
@@ -121,8 +132,23 @@ class MovableStream:
             try:
                 return await self._call.read()
             except grpc.aio.AioRpcError as error:
+                if await self._has_found(error):
+                    continue
                 self._prepare_move(error)
                 self._start_elsewhere(self._loss or error)
+
+    async def _has_found(self, error: grpc.aio.AioRpcError) -> bool:
+        """Start the attempt where the model is, if the chosen replica lacks it."""
+        if self._is_found or self._is_cancelled or not lacks_model(error):
+            return False
+        request = self._progress.next_request()
+        call = await self._find(request, self._metadata, self._remaining_s())
+        if call is None:
+            return False
+        self._call, self._is_found = call, True
+        if self._is_cancelled:
+            call.cancel()
+        return True
 
     def _prepare_move(self, error: grpc.aio.AioRpcError) -> None:
         """Decide how the next attempt begins. Raises the AioRpcError of a stream that ends."""
@@ -151,6 +177,7 @@ class MovableStream:
         """Start the next attempt; `error` is why."""
         _log.info("a generation moves to another replica: %s", error.details())
         self._count("resumed" if self._progress.is_started else "restarted", error)
+        self._is_found = False
         self._call = self._spread(
             self._progress.next_request(), metadata=self._metadata, timeout=self._remaining_s()
         )
@@ -158,8 +185,9 @@ class MovableStream:
     def _may_move(self, error: grpc.aio.AioRpcError) -> bool:
         if self._is_cancelled or self._num_moves == _MAX_MOVES:
             return False
-        if error.code() is grpc.StatusCode.NOT_FOUND:  # another one may have the model
-            return not self._progress.is_started and self._num_moves == 0
+        if error.code() is grpc.StatusCode.NOT_FOUND:  # another one may have the adapter
+            is_new = not self._progress.is_started and self._num_moves == 0
+            return is_new and not lacks_model(error)
         decoded = from_rpc_error(error)
         if not isinstance(decoded, Unavailable):
             return False

@@ -213,6 +213,28 @@ async def test_embeddings_are_made_elsewhere_when_their_replica_is_killed(pair: 
     await wait_for_restart(killed)
 
 
+async def test_a_model_that_one_replica_has_is_listed_and_answers(pair: Corral) -> None:
+    """Wherever the home of the prompt is."""
+    token = (pair.program.directory / "data/service-token").read_text().strip()
+    for number, target in enumerate(targets_of(pair)):
+        async with open_channel(target, token=token) as channel:
+            added = engine_pb.AddModelAliasRequest(model=MODEL, alias=f"only-{number}")
+            await EngineServiceStub(channel).AddModelAlias(added)
+    async with plain_client(pair) as client:
+        listed = (await client.get("/v1/models")).json()["data"]
+        (aliases,) = (each["aliases"] for each in listed if each["id"] == MODEL)
+        for number, alias in enumerate(("only-0", "only-1") * 2):
+            body = {"model": alias, "max_tokens": 4, "user": str(number)}
+            messages = [{"role": "user", "content": f"Hi {number}"}]
+            asked = {**body, "messages": messages}
+            answer = await client.post("/v1/chat/completions", json=asked)
+            assert answer.status_code == 200, answer.text
+            embedded = {"model": alias, "input": "a fox"}
+            assert (await client.post("/v1/embeddings", json=embedded)).status_code == 200
+
+    assert {"only-0", "only-1"} <= {*aliases}
+
+
 async def test_what_cannot_go_on_exactly_ends_with_the_reason(pair: Corral) -> None:
     """Mirostat, whose state does not follow from the tokens."""
     case = WHOLE["mirostat"]

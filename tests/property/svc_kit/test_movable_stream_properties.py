@@ -116,8 +116,12 @@ def deliver(attempts: list[Attempt], *metadata: tuple[str, str]) -> Outcome:
             return messages, from_rpc_error(error)
         return messages, None
 
+    async def find(*_: object) -> None:
+        """No error is of a missing model."""
+
     stream = MovableStream(
         *(start, start, pb.GenerateRequest(text="t")),
+        find=find,
         metadata=metadata,
         timeout=None,
         outlives_engines=True,

@@ -10,9 +10,11 @@ import grpc.aio
 import pytest
 from corral.inference.v1 import inference_service_pb2 as pb
 from corral.inference.v1.engine_service_pb2 import ListRequestsRequest
+from corral.inference.v1.model_pb2 import Model
 
 from svc_kit.auth.authenticator import Authenticator
 from svc_kit.errors import (
+    AdapterNotFound,
     DomainError,
     Draining,
     EngineRestarting,
@@ -344,11 +346,56 @@ async def test_the_reason_of_a_replica_that_refuses_to_go_on_is_told() -> None:
         assert "resume with mirostat" in error.message
 
 
-async def test_a_model_that_only_another_replica_has_is_found() -> None:
+@pytest.mark.parametrize("number", range(3))
+async def test_a_model_that_only_one_replica_has_is_found(number: int) -> None:
+    """By each call that names it, and again by an answer that is lost."""
+    async with run_replicas(3) as replicas:
+        having = replicas.replicas[number]
+        having.models = [Model(name="m")]
+        for text in PROMPTS:
+            having.fails_with, having.fails_at = Draining(), 3
+            request = pb.GenerateRequest(text=text, model="m")
+            assert text_of(await replicas.generate(request)) == WHOLE
+            await replicas.stub.Tokenize(pb.TokenizeRequest(text=text, model="m"), timeout=20)
+
+        assert having.num_unary == len(PROMPTS)
+        assert (await replicas.stub.GetModel(pb.GetModelRequest(model="m"))).model.name == "m"
+
+
+async def test_a_model_is_used_where_it_is_ready() -> None:
+    async with run_replicas(3) as replicas:
+        home, slow, ready = replicas.replicas
+        home.models = slow.models = ready.models = [Model(name="m")]
+        texts = iter(PROMPTS)
+        while not home.requests:
+            request = pb.GenerateRequest(text=next(texts), model="m")
+            await replicas.generate(request)
+        home.models = []
+        slow.models = [Model(name="m", state=Model.STATE_AVAILABLE)]
+        ready.models = [Model(name="m", state=Model.STATE_READY)]
+        num_slow = len(slow.requests)
+        for _ in range(8):
+            await replicas.generate(request)
+
+        assert (len(home.requests), len(slow.requests)) == (1, num_slow)
+
+
+async def test_a_model_that_no_replica_has_is_not_found() -> None:
+    async with run_replicas(2) as replicas:
+        for call in (
+            replicas.generate(pb.GenerateRequest(text="t", model="m")),
+            replicas.stub.Tokenize(pb.TokenizeRequest(text="t", model="m"), timeout=20),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as failed:
+                await call
+            assert isinstance(from_rpc_error(failed.value), ModelNotFound)
+
+
+async def test_an_adapter_that_only_another_replica_has_is_found() -> None:
     async with run_replicas(2) as replicas:
         text = await prompt_at(replicas, 0)
         for replica in replicas.replicas:
-            replica.refuses_movable = ModelNotFound(model="m")
+            replica.refuses_movable = AdapterNotFound(adapter="a")
 
         assert text_of(await replicas.generate(pb.GenerateRequest(text=text))) == WHOLE
 
