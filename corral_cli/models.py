@@ -53,11 +53,21 @@ def list_models(inference: Connection, as_json: bool) -> None:
     listed = inference.list_all(request, "models", timeout_s=None)
 
     def lines(models: Sequence[model_pb2.Model]) -> list[str]:
-        problems = {each.name: each.problem or each.upstream.problem for each in models}
-        lines = (f"{name}: {problem}" for name, problem in problems.items() if problem)
+        lines = (f"{each.name}: {problem}" for each in models for problem in _problems(each))
         return [*format_table(_HEADER, map(_row, models)), *lines]
 
     print_list(listed, as_json, lines)
+
+
+def _problems(model: model_pb2.Model) -> Iterator[str]:
+    if problem := model.problem or model.upstream.problem:
+        yield problem
+    replicas = model.replicas
+    if replicas.num_having < replicas.num_asked:
+        yield f"on {replicas.num_having} of {replicas.num_asked} replicas"
+    if replicas.other_digests:
+        digests = ", ".join((model.digest, *replicas.other_digests))
+        yield f"replicas have different files under this name, with the SHA-256 {digests}"
 
 
 @models.command("show")

@@ -28,6 +28,7 @@ from gateway.auth import Caller, Credentials, Metadata
 from gateway.calls import CallGroup, Calls, StreamCall, UnaryCall, UploadCall
 from svc_kit.errors import UpstreamUnavailable
 from svc_kit.rpc.client import ReplyT, call_unary, open_method, translate_errors
+from svc_kit.rpc.movable_stream import WHOLE_KEY
 
 PROBE_TIMEOUT_S: Final = 2.0
 UNARY_TIMEOUT_S: Final = 30.0
@@ -120,6 +121,11 @@ class RpcClient:
         if reply.status != health_pb2.HealthCheckResponse.SERVING:
             raise UpstreamUnavailable(service=self.service)
 
+    def _with_metadata(self, key: str, value: str) -> Self:
+        client = copy.copy(self)
+        client._metadata = (*self._metadata, (key, value))
+        return client
+
     @property
     def _transfer_options(self) -> dict[str, Any]:
         return {"timeout": self.transfer_timeout_s, "metadata": self._metadata}
@@ -165,7 +171,8 @@ class InferenceClient(RpcClient):
             request.options.label = self._label
             if not streams:
                 gather_output(request)
-        starts = [functools.partial(self.stream, request) for request in requests]
+        client = self if streams else self._with_metadata(WHOLE_KEY, "1")
+        starts = [functools.partial(client.stream, request) for request in requests]
         if len(starts) == 1:
             return starts[0]()
         return CallGroup(starts, self.service, with_prompt_number)

@@ -65,6 +65,7 @@ from svc_kit.fair_semaphore import FairSemaphore
 from svc_kit.logs import project_var
 from svc_kit.off_loop import off_loop
 from svc_kit.rpc.client import translate_errors
+from svc_kit.rpc.movable_stream import WHOLE_KEY
 
 _log = logging.getLogger(__name__)
 _ITEM_BYTES: Final = 256
@@ -313,7 +314,8 @@ def _with_line_options(request: GenerationT) -> GenerationT:
 async def _collect(
     method: Callable[..., Any], request: Any, call: _Call, collector: _Collector, number: int = 0
 ) -> None:
-    rpc = method(request, metadata=call.metadata, timeout=call.timeout_s)
+    metadata = (*call.metadata, (WHOLE_KEY, "1"))
+    rpc = method(request, metadata=metadata, timeout=call.timeout_s)
     with stream_messages(rpc) as events:
         async for event in events:
             collector.add(event, number)

@@ -17,7 +17,7 @@ from corral.inference.v1.inference_service_pb2 import ChatRequest
 
 from svc_kit.rpc.prefix_key import Generation
 
-_KEPT_BYTES: Final = 4 * 1024 * 1024
+KEPT_BYTES: Final = 4 * 1024 * 1024
 """A larger request is not kept while its answer is streamed."""
 _IDS_OPTION: Final = "output.token_ids"
 
@@ -185,6 +185,6 @@ def _obstacle(request: Generation) -> str:
     """Why an answer to a request can only be given by one replica; empty if by others too."""
     if any(each.snapshot_id for each in request.options.resume):
         return "the snapshot from which it goes on is on one replica"
-    if request.ByteSize() > _KEPT_BYTES:
+    if request.ByteSize() > KEPT_BYTES:
         return "requests of more than 4 MiB are not kept"
     return ""

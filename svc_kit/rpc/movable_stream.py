@@ -6,12 +6,12 @@ It has the methods of grpc.aio's calls that its callers use.
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import grpc.aio
 
-from svc_kit.errors import EngineRestarting, GenerationLost, Unavailable
+from svc_kit.errors import EngineRestarting, GenerationLost, ModelNotFound, Unavailable
 from svc_kit.errors.status import from_rpc_error, request_id_of, to_rpc_error
 from svc_kit.metrics import MoveMetrics
 from svc_kit.rpc.generation_progress import GenerationProgress
@@ -20,6 +20,8 @@ from svc_kit.rpc.prefix_key import Generation, prefix_key
 _log = logging.getLogger(__name__)
 MAY_MOVE_KEY: Final = "x-may-move"
 """The metadata of a call that a full replica should refuse, since it is then sent elsewhere."""
+WHOLE_KEY: Final = "x-whole-answer"
+"""The metadata of a call whose caller shows nothing before the end of the answer."""
 PREFIX_KEY: Final = "x-prefix-key"
 """The metadata by which ring_hash, or a proxy, chooses the home of a generation."""
 _MAX_MOVES: Final = 2
@@ -36,7 +38,14 @@ _REFUSALS: Final = frozenset(
     }
 )
 Start = Callable[..., Any]
+Find = Callable[[Any, Any, float | None], Awaitable[Any]]
+"""Starts a request, with metadata and timeout, where its model is; None if that is nowhere."""
 Metadata = Sequence[tuple[str, str]]
+
+
+def lacks_model(error: grpc.aio.AioRpcError) -> bool:
+    is_missing = error.code() is grpc.StatusCode.NOT_FOUND
+    return is_missing and isinstance(from_rpc_error(error), ModelNotFound)
 
 
 class MovableStream:
@@ -44,7 +53,8 @@ class MovableStream:
 
     A call that is lost before its first message is sent again. Later it goes on behind the tokens
     that were delivered. If no other replica is there it fails with the error of the loss, and if
-    none can go on exactly with `GenerationLost`, which says why.
+    none can go on exactly with `GenerationLost`, which says why. A call with `WHOLE_KEY` delivers
+    its messages when all have arrived, and so begins again where it cannot go on.
     """
 
     def __init__(
@@ -53,6 +63,7 @@ class MovableStream:
         spread: Start,
         request: Generation,
         *,
+        find: Find,
         metadata: Metadata,
         timeout: float | None,
         outlives_engines: bool,
@@ -61,10 +72,17 @@ class MovableStream:
         """`outlives_engines`: it also moves if the engine died while it computed the call."""
         self._metrics = metrics
         self._spread = spread
+        self._find = find
+        self._is_found = False
+        """Whether the replica of the running attempt was found to have the model."""
         self._metadata = tuple(metadata)
         self._outlives_engines = outlives_engines
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._progress = GenerationProgress(request)
+        is_whole = (WHOLE_KEY, "1") in self._metadata
+        self._whole_request = request if is_whole and not self._progress.obstacle else None
+        """Of an answer that may begin again."""
+        self._is_held_back = is_whole
         self._ready: deque[Any] = deque()
         self._num_moves = self._num_engines_died = 0
         self._loss: grpc.aio.AioRpcError | None = None
@@ -79,17 +97,21 @@ class MovableStream:
 
     async def read(self) -> Any:
         """The next message; EOF after the last. Raises AioRpcError."""
-        while not self._ready:
+        while self._is_held_back or not self._ready:
             message = await self._read_attempt()
             if message is grpc.aio.EOF:
-                return message
+                self._is_held_back = False
+                break
+            goes_on = self._progress.is_started
             delivered = self._progress.advance(message)
-            if self._progress.obstacle and self._loss is not None:
+            if self._progress.obstacle and goes_on and self._loss is not None:
                 self._call.cancel()
-                raise self._lost(self._progress.obstacle)
+                self._begin_again(self._progress.obstacle)
+                self._start_elsewhere(self._loss)
+                continue
             self._loss = None
             self._ready += delivered
-        return self._ready.popleft()
+        return self._ready.popleft() if self._ready else grpc.aio.EOF
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         while (message := await self.read()) is not grpc.aio.EOF:
@@ -110,24 +132,62 @@ class MovableStream:
             try:
                 return await self._call.read()
             except grpc.aio.AioRpcError as error:
-                if not self._may_move(error):
-                    raise self._end(error) from None
-                if self._progress.is_started:
-                    self._loss = self._loss or error
-                    if self._progress.obstacle:
-                        raise self._lost(self._progress.obstacle) from None
-                _log.info("a generation moves to another replica: %s", error.details())
-                self._count("resumed" if self._progress.is_started else "restarted", error)
+                if await self._has_found(error):
+                    continue
+                self._prepare_move(error)
+                self._start_elsewhere(self._loss or error)
+
+    async def _has_found(self, error: grpc.aio.AioRpcError) -> bool:
+        """Start the attempt where the model is, if the chosen replica lacks it."""
+        if self._is_found or self._is_cancelled or not lacks_model(error):
+            return False
+        request = self._progress.next_request()
+        call = await self._find(request, self._metadata, self._remaining_s())
+        if call is None:
+            return False
+        self._call, self._is_found = call, True
+        if self._is_cancelled:
+            call.cancel()
+        return True
+
+    def _prepare_move(self, error: grpc.aio.AioRpcError) -> None:
+        """Decide how the next attempt begins. Raises the AioRpcError of a stream that ends."""
+        if self._may_move(error):
             self._num_moves += 1
-            self._call = self._spread(
-                self._progress.next_request(), metadata=self._metadata, timeout=self._remaining_s()
-            )
+            if self._progress.is_started:
+                self._loss = self._loss or error
+                if self._progress.obstacle:
+                    self._begin_again(self._progress.obstacle)
+        elif self._loss is None or self._is_cancelled:
+            raise error
+        elif error.code() not in _REFUSALS:
+            raise self._loss from None
+        else:
+            self._begin_again(f"another one refuses it: {from_rpc_error(error).message}")
+
+    def _begin_again(self, problem: str) -> None:
+        """Forget what nobody has seen. Raises the AioRpcError of an answer that was shown, or that
+        was refused at its beginning."""
+        if self._whole_request is None or not self._progress.is_started:
+            raise self._lost(problem) from None
+        self._ready.clear()
+        self._progress = GenerationProgress(self._whole_request)
+
+    def _start_elsewhere(self, error: grpc.aio.AioRpcError) -> None:
+        """Start the next attempt; `error` is why."""
+        _log.info("a generation moves to another replica: %s", error.details())
+        self._count("resumed" if self._progress.is_started else "restarted", error)
+        self._is_found = False
+        self._call = self._spread(
+            self._progress.next_request(), metadata=self._metadata, timeout=self._remaining_s()
+        )
 
     def _may_move(self, error: grpc.aio.AioRpcError) -> bool:
         if self._is_cancelled or self._num_moves == _MAX_MOVES:
             return False
-        if error.code() is grpc.StatusCode.NOT_FOUND:  # another one may have the model
-            return not self._progress.is_started and self._num_moves == 0
+        if error.code() is grpc.StatusCode.NOT_FOUND:  # another one may have the adapter
+            is_new = not self._progress.is_started and self._num_moves == 0
+            return is_new and not lacks_model(error)
         decoded = from_rpc_error(error)
         if not isinstance(decoded, Unavailable):
             return False
@@ -135,14 +195,6 @@ class MovableStream:
             return True
         self._num_engines_died += 1
         return self._outlives_engines and self._num_engines_died < _MAX_ENGINES_DIED
-
-    def _end(self, error: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:
-        """The error of a stream that goes on nowhere; `error` is that of the last attempt."""
-        if self._loss is None or self._is_cancelled:
-            return error
-        if error.code() in _REFUSALS:
-            return self._lost(f"another one refuses it: {from_rpc_error(error).message}")
-        return self._loss
 
     def _lost(self, problem: str) -> grpc.aio.AioRpcError:
         request_id = ""

@@ -9,7 +9,7 @@ for a while those whose calls fail. A proxy may do the same by the metadata `PRE
 import asyncio
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Self
 
@@ -19,7 +19,8 @@ from corral.inference.v1 import inference_service_pb2 as pb
 from svc_kit.metrics import MoveMetrics
 from svc_kit.network import parse_address, parse_addresses
 from svc_kit.rpc.client import RETRIES, Option, open_channel
-from svc_kit.rpc.movable_stream import PREFIX_KEY, MovableStream
+from svc_kit.rpc.generation_progress import KEPT_BYTES
+from svc_kit.rpc.movable_stream import PREFIX_KEY, MovableStream, lacks_model
 from svc_kit.rpc.replica_fan_out import FANNED_OUT, FanOut
 from svc_kit.settings.groups import UpstreamTlsSettings
 from svc_kit.tasks import retrieve_exception
@@ -54,6 +55,10 @@ _BY_LOAD: Final = {
         "weightExpirationPeriod": "30s",
     }
 }
+_RETRIES: Final = {**RETRIES, "retryThrottling": {"maxTokens": 1000, "tokenRatio": 0.5}}
+"""A replica that is killed loses many calls at once, of which gRPC would repeat ten."""
+_RETRY_BUFFER: Final = ("grpc.per_rpc_retry_buffer_size", KEPT_BYTES)
+"""By default gRPC repeats no call of more than 256 KiB."""
 _MOVABLE: Final = frozenset((pb.ChatRequest, pb.GenerateRequest))
 
 
@@ -77,14 +82,16 @@ def open_replica_channel(
     os.environ.setdefault(_RING_HASH_FLAG, "true")
     options = [*options, *_KEEPALIVE]
     once = [*options, ("grpc.enable_retries", 0)]  # gRPC would repeat a call at the same replica
+    repeated = [*options, _RETRY_BUFFER]
     open_one = partial(open_channel, token=token, tls=_replicas_tls(replicas, tls))
     fan_out = FanOut(replicas, partial(open_one, options=once))
     if balancer is None:
         home = open_one(replicas, options=[*once, _RING_CAP, _service_config(_RING_HASH)])
-        spread = open_one(replicas, options=[*options, _service_config(_BY_LOAD, RETRIES)])
+        spread = open_one(replicas, options=[*repeated, _service_config(_BY_LOAD, _RETRIES)])
     else:
         home = open_channel(balancer, token=token, tls=tls, options=once)
-        spread = open_channel(balancer, token=token, tls=tls, options=options)
+        retries = ("grpc.service_config", json.dumps(_RETRIES))
+        spread = open_channel(balancer, token=token, tls=tls, options=[*repeated, retries])
     return ReplicaChannel(home, spread, fan_out, outlives_engines=outlives_engines, metrics=metrics)
 
 
@@ -151,11 +158,15 @@ class ReplicaChannel(grpc.aio.Channel):
         spread = self._spread.unary_unary(*args, **kwargs)
 
         def start(request: Any, *, metadata: Any = (), timeout: float | None = None) -> Any:
-            if type(request) not in FANNED_OUT:
-                return spread(request, metadata=metadata, timeout=timeout)
-            call = asyncio.ensure_future(self._fan_out.call(request, metadata, timeout))
-            call.add_done_callback(retrieve_exception)
-            return call
+            if type(request) in FANNED_OUT:
+                call = asyncio.ensure_future(self._fan_out.call(request, metadata, timeout))
+                call.add_done_callback(retrieve_exception)
+                return call
+            started = spread(request, metadata=metadata, timeout=timeout)
+            if not hasattr(request, "model"):
+                return started
+            find = partial(self._fan_out.start_where_found, request, metadata, timeout)
+            return _FindingCall(started, find)
 
         return start
 
@@ -171,6 +182,7 @@ class ReplicaChannel(grpc.aio.Channel):
                 home,
                 spread,
                 request,
+                find=self._fan_out.start_where_found,
                 metadata=metadata,
                 timeout=timeout,
                 outlives_engines=self._outlives_engines,
@@ -204,3 +216,34 @@ class ReplicaChannel(grpc.aio.Channel):
 
     async def channel_ready(self) -> None:
         await self._spread.channel_ready()
+
+
+class _FindingCall:
+    """A call without a stream, which goes to a replica that has its model if the first one has it
+    not."""
+
+    def __init__(self, call: Any, find: Callable[[], Awaitable[Any]]) -> None:
+        self._call = call
+        self._find = find
+        self._reply = asyncio.ensure_future(self._read())
+        self._reply.add_done_callback(retrieve_exception)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self._reply.__await__()
+
+    def cancel(self) -> bool:
+        return self._reply.cancel()
+
+    async def initial_metadata(self) -> Any:
+        """That of the last attempt."""
+        return await self._call.initial_metadata()
+
+    async def _read(self) -> Any:
+        try:
+            return await self._call
+        except grpc.aio.AioRpcError as error:
+            found = await self._find() if lacks_model(error) else None
+            if found is None:
+                raise
+            self._call = found
+        return await self._call

@@ -1,4 +1,4 @@
-"""Calls of the engine service at every replica, and one reply made of theirs.
+"""Calls of the engine service, and lists of models, at every replica, and one reply made of theirs.
 
 The reply has the sums of their numbers, and all items of their lists with the replica of each, in
 the order of the list of one.
@@ -6,6 +6,7 @@ the order of the list of one.
 
 import asyncio
 import operator
+import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -13,6 +14,12 @@ from typing import Any, Final
 import grpc.aio
 from corral.inference.v1 import engine_service_pb2 as pb
 from corral.inference.v1 import load_pb2
+from corral.inference.v1.inference_service_pb2 import (
+    GetModelRequest,
+    ListModelsRequest,
+    ListModelsResponse,
+)
+from corral.inference.v1.model_pb2 import Model
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
@@ -22,7 +29,12 @@ from svc_kit.rpc.client import open_method
 
 _READ_TIMEOUT_S: Final = 3.0
 """So long a listing waits for a replica that does not answer."""
-_READS: Final = (pb.GetLoadRequest, pb.ListRequestsRequest, pb.ListAdaptersRequest)
+_READS: Final = (
+    pb.GetLoadRequest,
+    pb.ListRequestsRequest,
+    pb.ListAdaptersRequest,
+    ListModelsRequest,
+)
 _FOUND_AT_ONE: Final = (pb.AbortRequest, pb.SaveSnapshotRequest, pb.RestoreSnapshotRequest)
 _AT_ALL: Final = (
     pb.LoadModelRequest,
@@ -45,6 +57,8 @@ _KEYS: Final[Mapping[type, tuple[str, ...]]] = {
     load_pb2.StepHistogram: ("model", "max_rows", "has_prompt", "bounds"),
 }
 """Items of lists that are one item if these fields are equal."""
+_STATES: Final = (Model.STATE_READY, Model.STATE_LOADING, Model.STATE_AVAILABLE)
+"""Of a model that replicas have in several states the first of these is listed, else any."""
 _SUMMED: Final = [
     each.DESCRIPTOR for each in (load_pb2.Load, load_pb2.EmbeddingLoad, load_pb2.PrefixTier)
 ]
@@ -77,8 +91,7 @@ class FanOut:
         await self._close_channels(self._channels.keys() - {*addresses, *self._num_calls})
         if isinstance(request, _READS):
             timeout = min(timeout or _READ_TIMEOUT_S, _READ_TIMEOUT_S)
-        calls = (self._call_one(each, request, metadata, timeout) for each in addresses)
-        outcomes = dict(zip(addresses, await asyncio.gather(*calls), strict=True))
+        outcomes = await self._outcomes(addresses, request, metadata, timeout)
         replies = {name: each for name, each in outcomes.items() if isinstance(each, Message)}
         errors = {
             name: each for name, each in outcomes.items() if isinstance(each, grpc.aio.AioRpcError)
@@ -86,8 +99,44 @@ class FanOut:
         is_partial = isinstance(request, _AT_ALL) or _lacks_one(request, replies.values())
         if errors and (not replies or is_partial):
             missing = grpc.StatusCode.NOT_FOUND  # says less than the error of another one
-            raise _named(*min(errors.items(), key=lambda item: item[1].code() is missing))
+            named, error = min(errors.items(), key=lambda item: item[1].code() is missing)
+            is_public = isinstance(request, ListModelsRequest)  # which other than operators call
+            raise error if is_public else _named(named, error)
         return merged_reply(replies, errors)
+
+    async def start_where_found(self, request: Any, metadata: Any, timeout: float | None) -> Any:
+        """Start the call of a request at a replica that has its model, if possible one where it is
+        ready. None if it is found at none."""
+        wanted = GetModelRequest(model=request.model)
+        try:
+            addresses = await self._addresses()
+        except grpc.aio.AioRpcError:
+            return None
+        outcomes = await self._outcomes(addresses, wanted, metadata, _READ_TIMEOUT_S)
+        found = {name: each for name, each in outcomes.items() if isinstance(each, Message)}
+        if not found:
+            return None
+        random.shuffle(names := [*found])
+        best = min(names, key=lambda name: _state_rank(found[name].model))  # type: ignore[attr-defined]
+        return self._start(best, request, metadata, timeout)
+
+    async def _outcomes(
+        self, addresses: Sequence[str], request: Any, metadata: Any, timeout: float | None
+    ) -> Mapping[str, Message | grpc.aio.AioRpcError]:
+        calls = (self._call_one(each, request, metadata, timeout) for each in addresses)
+        return dict(zip(addresses, await asyncio.gather(*calls), strict=True))
+
+    def _start(self, address: str, request: Any, metadata: Any, timeout: float | None) -> Any:
+        if address not in self._channels:
+            self._channels[address] = self._open(address)
+        method = open_method(self._channels[address], type(request))
+        call = method(request, metadata=metadata, timeout=timeout)
+        self._num_calls[address] += 1
+        call.add_done_callback(lambda _: self._count_end(address))
+        return call
+
+    def _count_end(self, address: str) -> None:
+        self._num_calls -= Counter([address])  # keeps only what is left
 
     async def close(self) -> None:
         await self._close_channels(self._channels.keys())
@@ -100,23 +149,19 @@ class FanOut:
         self, address: str, request: Any, metadata: Any, timeout: float | None
     ) -> Message | grpc.aio.AioRpcError:
         """The reply of a replica, with all pages of a list, or its error."""
-        if address not in self._channels:
-            self._channels[address] = self._open(address)
-        method = open_method(self._channels[address], type(request))
-        self._num_calls[address] += 1
         try:
-            reply: Any = await method(request, metadata=metadata, timeout=timeout)
+            reply: Any = await self._start(address, request, metadata, timeout)
             token = getattr(reply, "next_page_token", "")
             while token:
-                following = type(request)(page_token=token)
-                page = await method(following, metadata=metadata, timeout=timeout)
+                following = type(request)()
+                following.CopyFrom(request)
+                following.page_token = token
+                page = await self._start(address, following, metadata, timeout)
                 token = page.next_page_token
                 reply.MergeFrom(page)
                 reply.next_page_token = token
         except grpc.aio.AioRpcError as error:
             return error
-        finally:
-            self._num_calls -= Counter([address])  # keeps only what is left
         named: Message = _with_replica(reply, address)
         return named
 
@@ -172,6 +217,8 @@ def merged_reply(
     total.CopyFrom(parts[0])
     if isinstance(total, (pb.SaveSnapshotResponse, pb.RestoreSnapshotResponse)):
         return parts[0]
+    if isinstance(total, ListModelsResponse):
+        return _merged_models([part.models for part in parts])  # type: ignore[attr-defined]
     for part in parts[1:]:
         _add(total, part)
     match total:
@@ -198,6 +245,27 @@ def merged_reply(
                 total.outcomes.add(request_id=request_id, kind=kind)
     merged: Message = total
     return merged
+
+
+def _merged_models(lists: Sequence[Iterable[Model]]) -> ListModelsResponse:
+    """All models that any replica has, since calls find one that has theirs."""
+    found: dict[str, list[Model]] = {}
+    for models in lists:
+        for model in models:
+            found.setdefault(model.name, []).append(model)
+    reply = ListModelsResponse()
+    for _, same in sorted(found.items()):
+        listed = reply.models.add()
+        listed.CopyFrom(min(same, key=_state_rank))
+        listed.aliases[:] = sorted({alias for model in same for alias in model.aliases})
+        digests = {model.digest for model in same} - {"", listed.digest}
+        listed.replicas.num_having, listed.replicas.num_asked = len(same), len(lists)
+        listed.replicas.other_digests.extend(sorted(digests))
+    return reply
+
+
+def _state_rank(model: Model) -> int:
+    return _STATES.index(model.state) if model.state in _STATES else len(_STATES)
 
 
 def _add(total: Any, other: Any) -> None:

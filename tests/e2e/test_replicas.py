@@ -13,6 +13,7 @@ import openai
 import pytest
 from corral.inference.v1 import engine_service_pb2 as engine_pb
 from corral.inference.v1.engine_service_pb2_grpc import EngineServiceStub
+from corral.inference.v1.load_pb2 import Load
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
 from corral_cli.up.up_lock import read_running
@@ -20,12 +21,15 @@ from inference_svc.models.sources import BUNDLED_FOLDER
 from svc_kit.rpc.client import open_channel
 from tests.e2e.conftest import PIRATE_FILE
 from tests.support.plain_http import plain_client
+from tests.support.processes import PATIENCE_S
 from tests.support.sdk_batches import make_chat_line, read_batch, start_batch, wait_for_batch
 from tests.support.seam_cases import ADAPTER, CASES, Case, answers
 from tests.support.services import MODEL, Corral, corral_up, start, wait_until_serving
 
 pytestmark = pytest.mark.e2e
 STORY = CASES["chat"].body
+MIROSTAT = {**STORY, "temperature": 0.8, "mirostat": 2, "seed": 8}
+WHOLE = {**CASES, "mirostat": CASES["chat"]._replace(body=MIROSTAT)}
 MOVED = "a generation moves to another replica"
 TOGETHER = [
     ("chat", "completion"),
@@ -61,13 +65,17 @@ def targets_of(corral: Corral) -> list[str]:
 
 async def num_running(corral: Corral) -> dict[str, int]:
     """The sequences that run on each replica."""
+    return {target: load.num_running for target, load in (await loads(corral)).items()}
+
+
+async def loads(corral: Corral) -> dict[str, Load]:
     token = (corral.program.directory / "data/service-token").read_text().strip()
-    running = {}
+    found = {}
     for target in targets_of(corral):
         async with open_channel(target, token=token) as channel:
-            load = (await EngineServiceStub(channel).GetLoad(engine_pb.GetLoadRequest())).load
-            running[target] = load.num_running
-    return running
+            reply = await EngineServiceStub(channel).GetLoad(engine_pb.GetLoadRequest())
+            found[target] = reply.load
+    return found
 
 
 def kill_replica(corral: Corral, target: str) -> None:
@@ -135,31 +143,101 @@ async def test_streams_go_on_when_their_replica_is_killed(
             num_moved = sum(MOVED in line.message for line in pair.program.stderr[mark:])
 
 
-async def test_an_answer_that_is_not_streamed_goes_on(pair: Corral) -> None:
-    """Its tokens come in few messages."""
-    body = {**CASES["chat"].body, "stream": False, "max_tokens": 1000}
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("chat", "mirostat"),
+        pytest.param(("a schema", "a call"), marks=pytest.mark.slow),
+        pytest.param(("seeded choices",), marks=pytest.mark.slow),
+        pytest.param(("parallel calls", "completion"), marks=pytest.mark.slow),
+    ],
+    ids=lambda names: " and ".join(names),
+)
+async def test_answers_that_are_not_streamed_are_what_they_would_have_been(
+    pair: Corral, names: tuple[str, ...]
+) -> None:
+    """Those with mirostat begin again, the others go on; their tokens come in few messages."""
+    requests = [(WHOLE[name].path, {**WHOLE[name].body, "stream": False}) for name in names]
     async with plain_client(pair) as client:
-        undisturbed = (await client.post("/v1/chat/completions", json=body)).json()["choices"]
-        has_moved = False
-        while not has_moved:  # it may have ended before the kill
+        undisturbed = [await choices_of(client, *request) for request in requests]
+        num_moved = 0
+        while num_moved < len(requests):  # some may have ended before the kill
             mark = pair.program.bookmark()
-            asked = asyncio.create_task(client.post("/v1/chat/completions", json=body))
-            killed = None
-            while killed is None and not asked.done():
-                busy = (each for each, count in (await num_running(pair)).items() if count)
-                if killed := next(busy, None):
-                    kill_replica(pair, killed)
-            choices = (await asked).json()["choices"]
+            asked = asyncio.gather(*(choices_of(client, *request) for request in requests))
+            killed = await kill_while_it_runs(pair, asked)
+            assert await asked == undisturbed
             if killed is not None:
                 await wait_for_restart(killed)
-            has_moved = any(MOVED in line.message for line in pair.program.stderr[mark:])
+            num_moved = sum(MOVED in line.message for line in pair.program.stderr[mark:])
 
-            assert choices == undisturbed
+
+async def choices_of(client: httpx.AsyncClient, path: str, body: Mapping[str, Any]) -> Any:
+    """The choices of an answer, without the ids of calls, which are random."""
+    answer = await client.post(f"/v1/{path}", json={**body, "prompt_cache_key": "whole"})
+    assert answer.status_code == 200, answer.text
+    choices = answer.json()["choices"]
+    for choice in choices:
+        for call in (choice.get("message") or {}).get("tool_calls") or ():
+            del call["id"]
+    return choices
+
+
+async def kill_while_it_runs(pair: Corral, asked: "asyncio.Future[Any]") -> str | None:
+    """Kill a replica on which something runs; return it, or None if all had ended before."""
+    while not asked.done():
+        busy = (each for each, count in (await num_running(pair)).items() if count)
+        if killed := next(busy, None):
+            kill_replica(pair, killed)
+            return killed
+    return None
+
+
+async def test_embeddings_are_made_elsewhere_when_their_replica_is_killed(pair: Corral) -> None:
+    inputs = [f"{number} " + "Once upon a time, there was a cat. " * 30 for number in range(60)]
+    body = {"model": MODEL, "input": inputs, "encoding_format": "base64"}
+    async with plain_client(pair) as client:
+        undisturbed = (await client.post("/v1/embeddings", json=body, timeout=PATIENCE_S)).json()[
+            "data"
+        ]
+        asked = asyncio.create_task(client.post("/v1/embeddings", json=body, timeout=PATIENCE_S))
+        killed = None
+        while killed is None:
+            assert not asked.done()
+            busy = (name for name, load in (await loads(pair)).items() if load.embedding.num_inputs)
+            killed = next(busy, None)
+        kill_replica(pair, killed)
+        answer = await asked
+
+        assert answer.status_code == 200
+        assert answer.json()["data"] == undisturbed
+    await wait_for_restart(killed)
+
+
+async def test_a_model_that_one_replica_has_is_listed_and_answers(pair: Corral) -> None:
+    """Wherever the home of the prompt is."""
+    token = (pair.program.directory / "data/service-token").read_text().strip()
+    for number, target in enumerate(targets_of(pair)):
+        async with open_channel(target, token=token) as channel:
+            added = engine_pb.AddModelAliasRequest(model=MODEL, alias=f"only-{number}")
+            await EngineServiceStub(channel).AddModelAlias(added)
+    async with plain_client(pair) as client:
+        listed = (await client.get("/v1/models")).json()["data"]
+        (aliases,) = (each["aliases"] for each in listed if each["id"] == MODEL)
+        for number, alias in enumerate(("only-0", "only-1") * 2):
+            body = {"model": alias, "max_tokens": 4, "user": str(number)}
+            messages = [{"role": "user", "content": f"Hi {number}"}]
+            asked = {**body, "messages": messages}
+            answer = await client.post("/v1/chat/completions", json=asked)
+            assert answer.status_code == 200, answer.text
+            embedded = {"model": alias, "input": "a fox"}
+            assert (await client.post("/v1/embeddings", json=embedded)).status_code == 200
+
+    assert {"only-0", "only-1"} <= {*aliases}
 
 
 async def test_what_cannot_go_on_exactly_ends_with_the_reason(pair: Corral) -> None:
     """Mirostat, whose state does not follow from the tokens."""
-    case = CASES["chat"]._replace(body={**STORY, "temperature": 0.8, "mirostat": 2})
+    case = WHOLE["mirostat"]
     async with plain_client(pair) as client:
         (events,), killed = await disturb(pair, client, [case], signal.SIGKILL)
         error = events[-1]["error"]

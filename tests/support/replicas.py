@@ -11,10 +11,11 @@ from corral.inference.v1 import engine_service_pb2 as engine_pb
 from corral.inference.v1 import engine_service_pb2_grpc as engine_rpc
 from corral.inference.v1 import inference_service_pb2 as pb
 from corral.inference.v1 import inference_service_pb2_grpc as pb_grpc
+from corral.inference.v1.model_pb2 import Model
 from prometheus_client import CollectorRegistry
 
 from svc_kit.auth.authenticator import Authenticator
-from svc_kit.errors import DomainError
+from svc_kit.errors import DomainError, ModelNotFound
 from svc_kit.metrics import MoveMetrics
 from svc_kit.rpc.interceptors import may_move
 from svc_kit.rpc.orca import orca_service
@@ -33,6 +34,8 @@ class Replica:
 
     refuses_movable: DomainError | None = None
     """Raised for generations with x-may-move."""
+    refuses: DomainError | None = None
+    """Raised for generations and lists of models."""
     refuses_resumed: DomainError | None = None
     """Raised for generations with `resume`."""
     fails_with: DomainError | None = None
@@ -41,13 +44,16 @@ class Replica:
     keeps_failing: bool = False
     load: float = 0.5
     digest: str = ""
+    knows_ids: bool = True
+    """Else it is an engine in text mode."""
     requests: list[pb.GenerateRequest] = field(default_factory=list)
     may_answer: asyncio.Event | None = None
-    """Generations wait for it, if it is set."""
+    """Calls wait for it, if it is set."""
     num_unary: int = 0
     name: str = ""
     age_s: int = 0
     """Of the requests that run."""
+    models: list[Model] = field(default_factory=list)
     loaded: list[str] = field(default_factory=list)
     operators_get: DomainError | None = None
     """Raised for calls of the engine service."""
@@ -60,6 +66,9 @@ class Replica:
         """Send the events of a stream, one token a delta."""
         if self.refuses_movable is not None and may_move():
             raise self.refuses_movable
+        self.check_model(request.model)
+        if self.refuses is not None:
+            raise self.refuses
         if self.refuses_resumed is not None and request.options.resume:
             raise self.refuses_resumed
         self.requests.append(request)
@@ -76,6 +85,8 @@ class Replica:
 
     def _messages(self, request: Any, start: int) -> list[pb.GenerateResponse]:
         accepted: Any = {"seed": SEED, "model": "m", "model_digest": self.digest}
+        if not self.knows_ids:
+            accepted["ignored_options"] = ["output.token_ids"]
         deltas: list[Any] = [
             {"text": f"{number} ", "token_ids": [number], "num_tokens": 1}
             for number in range(start, NUM_TOKENS)
@@ -88,18 +99,48 @@ class Replica:
             {"done": {"usage": {"cached_tokens": start}}},
         ]
         messages = [pb.GenerateResponse(sequence_number=i, **e) for i, e in enumerate(events)]
-        if not request.options.output.token_ids:
+        if not (request.options.output.token_ids and self.knows_ids):
             for message in messages:
                 message.delta.ClearField("token_ids") if message.HasField("delta") else None
         return messages
 
     async def tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
+        self.check_model(request.model)
         self.num_unary += 1
+        if self.may_answer is not None:
+            await self.may_answer.wait()
         return pb.TokenizeResponse(token_ids=[1])
+
+    def check_model(self, name: str) -> Model:
+        """The model of a name; requests may name none. Raises ModelNotFound."""
+        found = [each for each in (*self.models, Model()) if each.name == name]
+        if not found:
+            raise ModelNotFound(model=name)
+        return found[0]
 
     def utilization(self) -> float:
         self.reported.set()
         return self.load
+
+
+class ListingInference(ScriptedInference):
+    """The inference service of a replica, with its models, each on a page."""
+
+    def __init__(self, replica: Replica) -> None:
+        super().__init__(replica.tokenize, replica.generate)  # type: ignore[arg-type]
+        self._replica = replica
+
+    async def ListModels(self, request: Any, context: Any) -> pb.ListModelsResponse:
+        if self._replica.refuses is not None:
+            raise self._replica.refuses
+        page, models = int(request.page_token or 0), self._replica.models
+        return pb.ListModelsResponse(
+            models=models[page : page + 1],
+            next_page_token=str(page + 1) if page + 1 < len(models) else "",
+        )
+
+    async def GetModel(self, request: Any, context: Any) -> pb.GetModelResponse:
+        return pb.GetModelResponse(model=self._replica.check_model(request.model))
 
 
 class ScriptedEngine(engine_rpc.EngineServiceServicer):
@@ -194,9 +235,12 @@ class Replicas:
     def stub(self) -> "pb_grpc.InferenceServiceAsyncStub":
         return stub_on(self.channel)
 
-    async def generate(self, request: pb.GenerateRequest) -> list[pb.GenerateResponse]:
+    async def generate(
+        self, request: pb.GenerateRequest, *metadata: tuple[str, str]
+    ) -> list[pb.GenerateResponse]:
         """All messages of a generation. Raises AioRpcError."""
-        return [message async for message in self.stub.Generate(request, timeout=20)]
+        call = self.stub.Generate(request, timeout=20, metadata=metadata)
+        return [message async for message in call]
 
     def num_moves(self, reason: str, outcome: str) -> float | None:
         """How many generations a replica refused or lost."""
@@ -255,7 +299,7 @@ async def serve_replica(
     tls: ServiceTlsSettings | None = None,
 ) -> AsyncIterator[RpcServer]:
     add = pb_grpc.add_InferenceServiceServicer_to_server
-    scripted: Any = ScriptedInference(replica.tokenize, replica.generate)  # type: ignore[arg-type]
+    scripted: Any = ListingInference(replica)
     server = RpcServer(
         [
             Service(add, scripted, SERVICE),

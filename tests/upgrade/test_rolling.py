@@ -20,7 +20,7 @@ from bench.servers import free_ports
 from control_svc.app import upgrade_database
 from control_svc.config import ControlSettings
 from svc_kit.network import parse_address
-from tests.support.balancers import RunBalancer, Served, run_haproxy
+from tests.support.balancers import RunBalancer, Served, run_envoy, run_haproxy
 from tests.support.batches import jsonl
 from tests.support.control import write_service_token
 from tests.support.debian_packages import ROOT
@@ -212,7 +212,7 @@ async def roll(members: Mapping[str, Member], url: str, last_release: Path) -> C
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the SDK deprecates Assistants
-@pytest.mark.parametrize("run", [run_haproxy], ids=["HAProxy"])
+@pytest.mark.parametrize("run", [run_envoy, run_haproxy], ids=["Envoy", "HAProxy"])
 def test_services_are_replaced_and_no_request_fails(
     run: RunBalancer, last_release: Path, tmp_path: Path
 ) -> None:

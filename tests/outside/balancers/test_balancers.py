@@ -3,12 +3,13 @@
 import asyncio
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
 
+import httpx
 import pytest
 import yaml
 from corral.inference.v1 import inference_service_pb2 as pb
@@ -17,6 +18,7 @@ from prometheus_client import CollectorRegistry
 
 from svc_kit.errors import Draining, ReplicaFull
 from svc_kit.management import run_management
+from svc_kit.network import Address
 from svc_kit.rpc.replica_channel import RING_SIZE
 from svc_kit.rpc.server import RpcServer
 from tests.support.balancers import (
@@ -32,6 +34,8 @@ pytestmark = pytest.mark.timeout(240)  # the first run downloads the programs
 PROMPTS: Final = [f"prompt {number}" for number in range(32)]
 NUM_CALLS: Final = 1500
 NUM_KEYS: Final = 2000
+NUM_CHECKS: Final = 4
+"""After so many a balancer knows that a service is not ready."""
 MAX_SHARE: Final = 0.54
 """Of two homes: three standard deviations of chance and of a ring of 65,536 points.."""
 WHOLE: Final = "".join(f"{number} " for number in range(NUM_TOKENS))
@@ -44,15 +48,22 @@ async def before(
 ) -> AsyncIterator[str]:
     """Run a balancer before servers, which get management listeners."""
     async with AsyncExitStack() as stack:
-        served = []
-        for server in servers:
-            registry = CollectorRegistry()
-            management = await stack.enter_async_context(
-                run_management("127.0.0.1:0", registry, server.is_ready)
-            )
-            assert management is not None
-            served.append(Served(server.address, management.address))
+        served = [await manage(stack, server) for server in servers]
         yield (await stack.enter_async_context(run(folder, served))).inference
+
+
+async def manage(stack: AsyncExitStack, server: RpcServer) -> Served:
+    """Give a server a management listener."""
+    address = await stack.enter_async_context(run_probes(server.is_ready))
+    return Served(server.address, address)
+
+
+@asynccontextmanager
+async def run_probes(is_ready: Callable[[], Awaitable[bool]]) -> AsyncIterator[Address]:
+    """Serve probes at any port."""
+    async with run_management("127.0.0.1:0", CollectorRegistry(), is_ready) as management:
+        assert management is not None
+        yield management.address
 
 
 @pytest.fixture(params=[run_envoy, run_haproxy], ids=["Envoy", "HAProxy"])
@@ -144,6 +155,57 @@ async def _until_it_is_left(replicas: Replicas, replica: Replica) -> None:
         await homes(replicas)
         if len(replica.requests) == before:
             return
+
+
+async def test_a_service_may_leave_as_soon_as_another_one_is_back(
+    start_balancer: StartBalancer,
+) -> None:
+    """Before the balancer has asked whether that one is ready, since it accepts calls meanwhile."""
+    async with run_replicas(start_balancer=start_balancer) as replicas:
+        has_ended, answers = asyncio.Event(), list[str]()
+
+        async def call_until_the_end(text: str) -> None:
+            while not has_ended.is_set():
+                answers.append(_text(await replicas.generate(pb.GenerateRequest(text=text))))
+
+        async with asyncio.TaskGroup() as calls:
+            for text in PROMPTS[:4]:
+                calls.create_task(call_until_the_end(text))
+            for number in (0, 1, 0, 1):
+                replicas.servers[1 - number].set_serving(True)
+                replicas.servers[number].set_serving(False)
+                await _until_it_is_left(replicas, replicas.replicas[number])
+            has_ended.set()
+
+    assert set(answers) == {WHOLE}
+
+
+@pytest.mark.parametrize("run", [run_envoy, run_haproxy], ids=["Envoy", "HAProxy"])
+async def test_a_gateway_may_leave_as_soon_as_another_one_is_back(
+    run: RunBalancer, tmp_path: Path
+) -> None:
+    ready, asked = [True, True], [0, 0]
+
+    async def is_ready(number: int) -> bool:
+        asked[number] += 1
+        return ready[number]
+
+    async with AsyncExitStack() as stack:
+        gateways = [
+            Served(address, address)
+            for number in (0, 1)
+            for address in [await stack.enter_async_context(run_probes(partial(is_ready, number)))]
+        ]
+        replicas = await stack.enter_async_context(run_replicas())
+        inference = [await manage(stack, server) for server in replicas.servers]
+        balancer = await stack.enter_async_context(run(tmp_path, inference, gateways))
+        client = await stack.enter_async_context(httpx.AsyncClient())
+        for number in (0, 1, 0, 1):
+            ready[1 - number], ready[number] = True, False
+            num_asked = asked[number]
+            while asked[number] < num_asked + NUM_CHECKS:
+                answer = await client.get(f"http://{balancer.http}/healthz")
+                assert answer.status_code == 200
 
 
 async def test_as_many_calls_run_as_without_a_balancer(start_balancer: StartBalancer) -> None:

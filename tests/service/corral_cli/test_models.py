@@ -30,6 +30,8 @@ class ScriptedServer(inference_rpc.InferenceServiceServicer, engine_rpc.EngineSe
     def __init__(self) -> None:
         self.requests: list[object] = []
         self.watched: list[Model] = []
+        self.listed: list[Model] = []
+        """Behind the others."""
 
     def ListModels(
         self, request: inference_pb.ListModelsRequest, context: grpc.ServicerContext
@@ -40,7 +42,7 @@ class ScriptedServer(inference_rpc.InferenceServiceServicer, engine_rpc.EngineSe
             return inference_pb.ListModelsResponse(models=[first], next_page_token="1")
         failed = make_model("odd", Model.STATE_FAILED, problem="not a GGUF file")
         return inference_pb.ListModelsResponse(
-            models=[make_model("big", Model.STATE_AVAILABLE), failed]
+            models=[make_model("big", Model.STATE_AVAILABLE), failed, *self.listed]
         )
 
     def GetModel(
@@ -92,6 +94,17 @@ def test_the_list_is_a_table(target: str) -> None:
         "big    available",
         "odd    failed",
         "odd: not a GGUF file",
+    ]
+
+
+def test_the_list_says_how_replicas_differ(target: str, servicer: ScriptedServer) -> None:
+    replicas = model_pb2.ModelReplicas(num_having=2, num_asked=3, other_digests=["ab"])
+    servicer.listed = [make_model("some", digest="cd", replicas=replicas)]
+    lines = run(target, "list").output.splitlines()
+
+    assert lines[-2:] == [
+        "some: on 2 of 3 replicas",
+        "some: replicas have different files under this name, with the SHA-256 cd, ab",
     ]
 
 

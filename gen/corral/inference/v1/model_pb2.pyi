@@ -60,7 +60,7 @@ KV_LAYOUT_STREAMS: KvLayout
 KV_LAYOUT_UNIFIED: KvLayout
 
 class Model(_message.Message):
-    __slots__ = ("name", "aliases", "state", "problem", "model_class", "architecture", "digest", "description", "size_bytes", "num_parameters", "vocabulary_size", "embedding_size", "trained_context_tokens", "requested_limits", "resolved_limits", "default_sampling", "chat_template", "chat_template_source", "end_token_ids", "load_time", "parent", "pooling", "turn_format", "memory_bytes", "num_uses", "load_policy", "pinned", "load_progress", "device_memory_bytes", "input_modalities", "quantization", "infills", "begin_token", "end_token", "thinking", "source", "idle_ttl", "download", "upstream")
+    __slots__ = ("name", "aliases", "state", "problem", "model_class", "architecture", "digest", "description", "size_bytes", "num_parameters", "vocabulary_size", "embedding_size", "trained_context_tokens", "requested_limits", "resolved_limits", "default_sampling", "chat_template", "chat_template_source", "end_token_ids", "load_time", "parent", "pooling", "turn_format", "memory_bytes", "num_uses", "load_policy", "pinned", "load_progress", "device_memory_bytes", "input_modalities", "quantization", "infills", "begin_token", "end_token", "thinking", "source", "idle_ttl", "download", "upstream", "replicas")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[Model.State]
@@ -125,6 +125,7 @@ class Model(_message.Message):
     IDLE_TTL_FIELD_NUMBER: _ClassVar[int]
     DOWNLOAD_FIELD_NUMBER: _ClassVar[int]
     UPSTREAM_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
     name: str
     aliases: _containers.RepeatedScalarFieldContainer[str]
     state: Model.State
@@ -164,7 +165,18 @@ class Model(_message.Message):
     idle_ttl: _duration_pb2.Duration
     download: DownloadProgress
     upstream: _upstream_pb2.Upstream
-    def __init__(self, name: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ..., state: _Optional[_Union[Model.State, str]] = ..., problem: _Optional[str] = ..., model_class: _Optional[_Union[ModelClass, str]] = ..., architecture: _Optional[str] = ..., digest: _Optional[str] = ..., description: _Optional[str] = ..., size_bytes: _Optional[int] = ..., num_parameters: _Optional[int] = ..., vocabulary_size: _Optional[int] = ..., embedding_size: _Optional[int] = ..., trained_context_tokens: _Optional[int] = ..., requested_limits: _Optional[_Union[ModelLimits, _Mapping]] = ..., resolved_limits: _Optional[_Union[ModelLimits, _Mapping]] = ..., default_sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., chat_template: _Optional[str] = ..., chat_template_source: _Optional[str] = ..., end_token_ids: _Optional[_Iterable[int]] = ..., load_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., parent: _Optional[str] = ..., pooling: _Optional[str] = ..., turn_format: _Optional[_Union[TurnFormat, _Mapping]] = ..., memory_bytes: _Optional[int] = ..., num_uses: _Optional[int] = ..., load_policy: _Optional[_Union[LoadPolicy, str]] = ..., pinned: _Optional[bool] = ..., load_progress: _Optional[_Union[LoadProgress, _Mapping]] = ..., device_memory_bytes: _Optional[_Mapping[str, int]] = ..., input_modalities: _Optional[_Iterable[_Union[Modality, str]]] = ..., quantization: _Optional[str] = ..., infills: _Optional[bool] = ..., begin_token: _Optional[str] = ..., end_token: _Optional[str] = ..., thinking: _Optional[_Union[ThinkingSupport, _Mapping]] = ..., source: _Optional[str] = ..., idle_ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., download: _Optional[_Union[DownloadProgress, _Mapping]] = ..., upstream: _Optional[_Union[_upstream_pb2.Upstream, _Mapping]] = ...) -> None: ...
+    replicas: ModelReplicas
+    def __init__(self, name: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ..., state: _Optional[_Union[Model.State, str]] = ..., problem: _Optional[str] = ..., model_class: _Optional[_Union[ModelClass, str]] = ..., architecture: _Optional[str] = ..., digest: _Optional[str] = ..., description: _Optional[str] = ..., size_bytes: _Optional[int] = ..., num_parameters: _Optional[int] = ..., vocabulary_size: _Optional[int] = ..., embedding_size: _Optional[int] = ..., trained_context_tokens: _Optional[int] = ..., requested_limits: _Optional[_Union[ModelLimits, _Mapping]] = ..., resolved_limits: _Optional[_Union[ModelLimits, _Mapping]] = ..., default_sampling: _Optional[_Union[_sampling_pb2.SamplingParams, _Mapping]] = ..., chat_template: _Optional[str] = ..., chat_template_source: _Optional[str] = ..., end_token_ids: _Optional[_Iterable[int]] = ..., load_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., parent: _Optional[str] = ..., pooling: _Optional[str] = ..., turn_format: _Optional[_Union[TurnFormat, _Mapping]] = ..., memory_bytes: _Optional[int] = ..., num_uses: _Optional[int] = ..., load_policy: _Optional[_Union[LoadPolicy, str]] = ..., pinned: _Optional[bool] = ..., load_progress: _Optional[_Union[LoadProgress, _Mapping]] = ..., device_memory_bytes: _Optional[_Mapping[str, int]] = ..., input_modalities: _Optional[_Iterable[_Union[Modality, str]]] = ..., quantization: _Optional[str] = ..., infills: _Optional[bool] = ..., begin_token: _Optional[str] = ..., end_token: _Optional[str] = ..., thinking: _Optional[_Union[ThinkingSupport, _Mapping]] = ..., source: _Optional[str] = ..., idle_ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., download: _Optional[_Union[DownloadProgress, _Mapping]] = ..., upstream: _Optional[_Union[_upstream_pb2.Upstream, _Mapping]] = ..., replicas: _Optional[_Union[ModelReplicas, _Mapping]] = ...) -> None: ...
+
+class ModelReplicas(_message.Message):
+    __slots__ = ("num_having", "num_asked", "other_digests")
+    NUM_HAVING_FIELD_NUMBER: _ClassVar[int]
+    NUM_ASKED_FIELD_NUMBER: _ClassVar[int]
+    OTHER_DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    num_having: int
+    num_asked: int
+    other_digests: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, num_having: _Optional[int] = ..., num_asked: _Optional[int] = ..., other_digests: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DownloadProgress(_message.Message):
     __slots__ = ("file", "sha256", "completed_bytes", "total_bytes")

@@ -9,9 +9,12 @@ from typing import Any
 import grpc.aio
 import pytest
 from corral.inference.v1 import inference_service_pb2 as pb
+from corral.inference.v1.engine_service_pb2 import ListRequestsRequest
+from corral.inference.v1.model_pb2 import Model
 
 from svc_kit.auth.authenticator import Authenticator
 from svc_kit.errors import (
+    AdapterNotFound,
     DomainError,
     Draining,
     EngineRestarting,
@@ -25,6 +28,7 @@ from svc_kit.errors import (
 )
 from svc_kit.errors.status import from_rpc_error
 from svc_kit.network import Address
+from svc_kit.rpc.movable_stream import WHOLE_KEY
 from svc_kit.rpc.orca import ORCA
 from svc_kit.rpc.replica_channel import open_replica_channel
 from tests.support.dns_server import NameServer, run_name_server
@@ -49,16 +53,20 @@ async def read_all(call: Any) -> None:
 
 
 NUM_DRAINS, NUM_CALLERS = 5, 16
+NUM_UNARY = 40
 
 
 async def generate_until_refused(
-    replicas: Replicas, text: str = "t", lost: Replica | None = None
+    replicas: Replicas,
+    text: str = "t",
+    lost: Replica | None = None,
+    *metadata: tuple[str, str],
 ) -> None:
     """Repeat a generation, which `lost` does not end, until it fails."""
     while True:
         if lost is not None:
             lost.fails_with, lost.fails_at = Draining(), 3
-        await replicas.generate(pb.GenerateRequest(text=text))
+        await replicas.generate(pb.GenerateRequest(text=text), *metadata)
 
 
 async def prompt_at(replicas: Replicas, number: int) -> str:
@@ -169,6 +177,29 @@ async def test_no_generation_fails_while_its_home_drains() -> None:
                     await replicas.generate(pb.GenerateRequest(text=text))
                 await replicas.servers[0].drain(5)
                 has_drained.set()
+
+
+@pytest.mark.parametrize("text", ["t", "t" * 1024 * 1024], ids=["short", "long"])
+async def test_calls_without_a_stream_are_answered_elsewhere_when_their_replica_is_lost(
+    text: str,
+) -> None:
+    """All that it had; gRPC would repeat ten, and none of more than 256 KiB."""
+    async with run_replicas(2) as replicas:
+        lost, other = replicas.replicas
+        lost.may_answer, other.may_answer = asyncio.Event(), asyncio.Event()
+        async with asyncio.TaskGroup() as calls:
+            while lost.num_unary < NUM_UNARY:
+                call = replicas.stub.Tokenize(pb.TokenizeRequest(text=text), timeout=60)
+                calls.create_task(tokens_of(call))
+                await replicas.engine.ListRequests(ListRequestsRequest())  # while it is sent
+            await replicas.servers[0].drain(0)
+            other.may_answer.set()
+
+        assert other.num_unary >= NUM_UNARY
+
+
+async def tokens_of(call: Any) -> list[int]:
+    return [*(await call).token_ids]
 
 
 async def test_a_refusal_that_no_other_replica_cures_is_not_repeated() -> None:
@@ -315,13 +346,143 @@ async def test_the_reason_of_a_replica_that_refuses_to_go_on_is_told() -> None:
         assert "resume with mirostat" in error.message
 
 
-async def test_a_model_that_only_another_replica_has_is_found() -> None:
+@pytest.mark.parametrize("number", range(3))
+async def test_a_model_that_only_one_replica_has_is_found(number: int) -> None:
+    """By each call that names it, and again by an answer that is lost."""
+    async with run_replicas(3) as replicas:
+        having = replicas.replicas[number]
+        having.models = [Model(name="m")]
+        for text in PROMPTS:
+            having.fails_with, having.fails_at = Draining(), 3
+            request = pb.GenerateRequest(text=text, model="m")
+            assert text_of(await replicas.generate(request)) == WHOLE
+            await replicas.stub.Tokenize(pb.TokenizeRequest(text=text, model="m"), timeout=20)
+
+        assert having.num_unary == len(PROMPTS)
+        assert (await replicas.stub.GetModel(pb.GetModelRequest(model="m"))).model.name == "m"
+
+
+async def test_a_model_is_used_where_it_is_ready() -> None:
+    async with run_replicas(3) as replicas:
+        home, slow, ready = replicas.replicas
+        home.models = slow.models = ready.models = [Model(name="m")]
+        texts = iter(PROMPTS)
+        while not home.requests:
+            request = pb.GenerateRequest(text=next(texts), model="m")
+            await replicas.generate(request)
+        home.models = []
+        slow.models = [Model(name="m", state=Model.STATE_AVAILABLE)]
+        ready.models = [Model(name="m", state=Model.STATE_READY)]
+        num_slow = len(slow.requests)
+        for _ in range(8):
+            await replicas.generate(request)
+
+        assert (len(home.requests), len(slow.requests)) == (1, num_slow)
+
+
+async def test_a_model_that_no_replica_has_is_not_found() -> None:
+    async with run_replicas(2) as replicas:
+        for call in (
+            replicas.generate(pb.GenerateRequest(text="t", model="m")),
+            replicas.stub.Tokenize(pb.TokenizeRequest(text="t", model="m"), timeout=20),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as failed:
+                await call
+            assert isinstance(from_rpc_error(failed.value), ModelNotFound)
+
+
+async def test_an_adapter_that_only_another_replica_has_is_found() -> None:
     async with run_replicas(2) as replicas:
         text = await prompt_at(replicas, 0)
         for replica in replicas.replicas:
-            replica.refuses_movable = ModelNotFound(model="m")
+            replica.refuses_movable = AdapterNotFound(adapter="a")
 
         assert text_of(await replicas.generate(pb.GenerateRequest(text=text))) == WHOLE
+
+
+WHOLE_ANSWER = (WHOLE_KEY, "1")
+CANNOT_GO_ON: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "no ids": ({"knows_ids": False}, {"knows_ids": False}),
+    "refused": ({}, {"refuses_resumed": FeatureUnsupported(feature="resume with mirostat")}),
+    "other weights": ({"digest": "one"}, {"digest": "other"}),
+}
+"""What the home of an answer is, and the other replica, so that it does not go on there."""
+
+
+@pytest.mark.parametrize("case", ["goes on", *CANNOT_GO_ON])
+async def test_an_answer_that_is_not_shown_is_whole_when_its_replica_is_lost(case: str) -> None:
+    """It goes on, or begins again where it cannot, and has no message twice."""
+    async with run_replicas(2) as replicas:
+        text = await prompt_at(replicas, 0)
+        home, other = replicas.replicas
+        vars(home).update(CANNOT_GO_ON.get(case, ({}, {}))[0])
+        vars(other).update(CANNOT_GO_ON.get(case, ({}, {}))[1])
+        request, went_on_at_home = pb.GenerateRequest(text=text), True
+        while went_on_at_home:
+            home.requests.clear()
+            home.fails_with, home.fails_at = Draining(), 3
+            messages = await replicas.generate(request, WHOLE_ANSWER)
+            kinds = [message.WhichOneof("event") for message in messages]
+            went_on_at_home = any(each.options.resume for each in home.requests)
+
+            assert kinds == ["accepted", "started", *["delta"] * NUM_TOKENS, "finished", "done"]
+            assert text_of(messages) == WHOLE
+            assert [message.sequence_number for message in messages] == list(range(len(messages)))
+        begun = [each for each in (*home.requests, *other.requests) if not each.options.resume]
+
+        assert len(begun) == (1 if case == "goes on" else 2)
+        assert request == pb.GenerateRequest(text=text)
+
+
+async def test_nothing_of_an_answer_that_is_not_shown_comes_before_its_end() -> None:
+    async with run_replicas(2) as replicas:
+        for replica in replicas.replicas:
+            replica.fails_with, replica.fails_at = InternalError(request_id="r"), NUM_TOKENS - 1
+        request = pb.GenerateRequest(text="t")
+        call = replicas.stub.Generate(request, timeout=20, metadata=(WHOLE_ANSWER,))
+        with pytest.raises(grpc.aio.AioRpcError):
+            await call.read()
+
+
+async def test_an_answer_from_a_snapshot_does_not_begin_again() -> None:
+    """Which no other replica has."""
+    async with run_replicas(2) as replicas:
+        text = await prompt_at(replicas, 0)
+        replicas.replicas[0].fails_with, replicas.replicas[0].fails_at = Draining(), 3
+        resume = [{"index": 0, "snapshot_id": "s"}]
+        request = pb.GenerateRequest(text=text, options={"resume": resume})
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await replicas.generate(request, WHOLE_ANSWER)
+
+        assert isinstance(from_rpc_error(failed.value), GenerationLost)
+        assert sum(len(replica.requests) for replica in replicas.replicas) == 1
+
+
+async def test_what_begins_again_meets_no_third_engine_when_two_have_died() -> None:
+    async with run_replicas(3) as replicas:
+        text = await prompt_at(replicas, 0)
+        for replica in replicas.replicas:
+            replica.fails_with, replica.fails_at = EngineRestarting(phase="running"), 3
+            replica.keeps_failing, replica.knows_ids = True, False
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await replicas.generate(pb.GenerateRequest(text=text), WHOLE_ANSWER)
+
+        assert isinstance(from_rpc_error(failed.value), EngineRestarting)
+        assert sum(len(replica.requests) for replica in replicas.replicas) == 2
+
+
+async def test_the_reason_why_an_answer_cannot_begin_again_is_told() -> None:
+    """By the replica that refuses it also from its beginning."""
+    async with run_replicas(2) as replicas:
+        text = await prompt_at(replicas, 0)
+        home, other = replicas.replicas
+        home.knows_ids, other.refuses = False, FeatureUnsupported(feature="f")
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await generate_until_refused(replicas, text, home, WHOLE_ANSWER)
+        error = from_rpc_error(failed.value)
+
+        assert isinstance(error, GenerationLost)
+        assert "another one refuses it" in error.message
 
 
 async def test_a_cancelled_answer_goes_on_nowhere() -> None:

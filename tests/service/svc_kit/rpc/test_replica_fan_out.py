@@ -5,6 +5,8 @@ import asyncio
 import grpc.aio
 import pytest
 from corral.inference.v1 import engine_service_pb2 as pb
+from corral.inference.v1.inference_service_pb2 import ListModelsRequest
+from corral.inference.v1.model_pb2 import Model
 
 from svc_kit.errors import Draining, ModelNotFound, SnapshotNotFound
 from svc_kit.errors.status import from_rpc_error
@@ -34,6 +36,51 @@ async def test_lists_are_sorted_as_those_of_one_replica() -> None:
         listed = await replicas.engine.ListRequests(pb.ListRequestsRequest())
 
         assert [each.request_id for each in listed.requests] == ["b0", "b1", "a0", "a1"]
+
+
+async def test_models_of_any_replica_are_listed_with_how_many_have_them() -> None:
+    """In the best of their states, and with what other files have their name."""
+    async with run_replicas(3) as replicas:
+        for replica, models in zip(
+            replicas.replicas,
+            (
+                [Model(name="both", digest="1", state=Model.STATE_FAILED), Model(name="z")],
+                [Model(name="a"), Model(name="both", digest="2", state=Model.STATE_READY)],
+                [Model(name="both", digest="3"), Model(name="z", aliases=["y", "x"])],
+            ),
+            strict=True,
+        ):
+            replica.models = models
+        listed = (await replicas.stub.ListModels(ListModelsRequest())).models
+
+        assert [(each.name, each.replicas.num_having) for each in listed] == [
+            *(("a", 1), ("both", 3), ("z", 2))
+        ]
+        assert {each.replicas.num_asked for each in listed} == {3}
+        assert [each.aliases for each in listed] == [[], [], ["x", "y"]]
+        assert (listed[1].state, listed[1].digest) == (Model.STATE_READY, "2")
+        assert [each.replicas.other_digests for each in listed] == [[], ["1", "3"], []]
+
+
+async def test_models_are_listed_of_the_replicas_that_answer() -> None:
+    async with run_replicas(2) as replicas:
+        for replica in replicas.replicas:
+            replica.models = [Model(name="m")]
+        await replicas.servers[0].drain(0)
+        (listed,) = (await replicas.stub.ListModels(ListModelsRequest())).models
+
+        assert (listed.replicas.num_having, listed.replicas.num_asked) == (1, 1)
+
+
+async def test_who_lists_models_learns_no_addresses() -> None:
+    """It may be another than an operator."""
+    async with run_replicas(2) as replicas:
+        for replica in replicas.replicas:
+            replica.refuses = Draining()
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await replicas.stub.ListModels(ListModelsRequest())
+
+        assert from_rpc_error(failed.value).message == Draining().message
 
 
 async def test_loads_are_summed_and_shown_by_replica() -> None:
