@@ -12,17 +12,23 @@ from typing import Any, Final
 
 import grpc.aio
 from corral.inference.v1 import engine_service_pb2 as pb
-from corral.inference.v1 import load_pb2
+from corral.inference.v1 import load_pb2, session_pb2
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from svc_kit.network import Address, parse_address
 from svc_kit.rpc.client import open_method
 
 _READ_TIMEOUT_S: Final = 3.0
 """So long a listing waits for a replica that does not answer."""
-_READS: Final = (pb.GetLoadRequest, pb.ListRequestsRequest, pb.ListAdaptersRequest)
+_READS: Final = (
+    pb.GetLoadRequest,
+    pb.ListRequestsRequest,
+    pb.ListSessionsRequest,
+    pb.ListAdaptersRequest,
+)
 _FOUND_AT_ONE: Final = (pb.AbortRequest, pb.SaveSnapshotRequest, pb.RestoreSnapshotRequest)
 _AT_ALL: Final = (
     pb.LoadModelRequest,
@@ -43,8 +49,15 @@ _KEYS: Final[Mapping[type, tuple[str, ...]]] = {
     load_pb2.ModelLoad: ("model",),
     load_pb2.StepTime: ("num_rows",),
     load_pb2.StepHistogram: ("model", "max_rows", "has_prompt", "bounds"),
+    session_pb2.Session: ("session_id",),
 }
 """Items of lists that are one item if these fields are equal."""
+_ORDERS: Final[Mapping[type, tuple[str, Callable[[Any], Any]]]] = {
+    pb.ListRequestsResponse: ("requests", lambda each: -each.age.ToNanoseconds()),
+    pb.ListSessionsResponse: ("sessions", lambda each: -each.end_time.ToNanoseconds()),
+    pb.ListAdaptersResponse: ("adapters", lambda each: (each.name, each.generation)),
+}
+"""Lists in replies, and how they are sorted."""
 _SUMMED: Final = [
     each.DESCRIPTOR for each in (load_pb2.Load, load_pb2.EmbeddingLoad, load_pb2.PrefixTier)
 ]
@@ -145,12 +158,14 @@ def _named(address: str, error: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:
 
 
 def _with_replica(reply: Message, address: str) -> Message:
-    """Set the replica of the items of a list."""
+    """Set the replica of the items of a list, or of those of the lists of its items."""
     for field, value in reply.ListFields():
         if field.is_repeated and field.message_type is not None:
             for item in value:
                 if "replica" in item.DESCRIPTOR.fields_by_name:
                     item.replica = address
+                else:
+                    _with_replica(item, address)
     return reply
 
 
@@ -174,6 +189,9 @@ def merged_reply(
         return parts[0]
     for part in parts[1:]:
         _add(total, part)
+    if type(total) in _ORDERS:
+        field, order = _ORDERS[type(total)]
+        getattr(total, field).sort(key=order)
     match total:
         case pb.GetLoadResponse():
             total.load.models.sort(key=lambda each: each.model)
@@ -185,10 +203,9 @@ def merged_reply(
                 load_pb2.ReplicaLoad(replica=name, problem=error.details() or error.code().name)
                 for name, error in errors.items()
             )
-        case pb.ListRequestsResponse():
-            total.requests.sort(key=lambda each: each.age.ToNanoseconds(), reverse=True)
-        case pb.ListAdaptersResponse():
-            total.adapters.sort(key=lambda each: (each.name, each.generation))
+        case pb.ListSessionsResponse():
+            for session in total.sessions:
+                session.turns.sort(key=lambda each: each.end_time.ToNanoseconds())
         case pb.AbortResponse():
             kinds: dict[str, pb.AbortOutcome.Kind] = {}
             for each in total.outcomes:  # ABORTED is less than NOT_RUNNING
@@ -210,6 +227,8 @@ def _add(total: Any, other: Any) -> None:
             _extend(own, value)
         elif field.message_type is Duration.DESCRIPTOR:
             own.CopyFrom(max(own, value, key=Duration.ToNanoseconds))
+        elif field.message_type is Timestamp.DESCRIPTOR:
+            own.CopyFrom(max(own, value, key=Timestamp.ToNanoseconds))
         elif field.message_type is not None and field.message_type in _SUMMED:
             _add(own, value)
         elif field.cpp_type in _NUMBERS:
