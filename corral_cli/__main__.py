@@ -36,6 +36,7 @@ _COMMANDS = {
     "projects": "projects:projects",
     "restore": "backup:restore",
     "serve": "serve:serve",
+    "sessions": "top.sessions:sessions",
     "threads": "migration.commands:threads",
     "top": "top.load_watch:top",
     "up": "up.command:up",

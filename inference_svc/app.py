@@ -53,6 +53,7 @@ from inference_svc.rpc.media_inputs import MAX_FETCHED_BYTES, MediaInputs
 from inference_svc.rpc.prefix_policy import PrefixGroups
 from inference_svc.rpc.snapshots import SnapshotService
 from inference_svc.sandbox_jobs import PRELOADED
+from inference_svc.sessions import SessionLog
 from inference_svc.snapshots.disk_prefix_cache import DiskPrefixCache
 from inference_svc.snapshots.store import SnapshotStore
 from inference_svc.structured_output.compiler import GrammarCompiler
@@ -97,25 +98,19 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
     is detected early and probes see that the server is starting.
     """
     catalog = await asyncio.to_thread(find_models, settings)
-    registry = CollectorRegistry()
-    ProcessMetrics(
-        registry,
-        service="inference",
-        version=version("corral"),
-        data_folder=settings.data_dir,
-    )
+    registry, metrics = _open_metrics(settings, catalog)
     async with AsyncExitStack() as stack:
         tracer = await stack.enter_async_context(open_tracer(settings.tracing, "inference"))
         stack.callback(catalog.close)
         sandbox = await stack.enter_async_context(SandboxPool(SandboxSettings(preload=PRELOADED)))
         templates = ChatTemplates(sandbox)
-        _register_gauges(registry, catalog, vllm_names=settings.server.vllm_metric_names)
+        sessions = SessionLog(metrics.divergences)
         loader = ModelLoader(
             settings,
             num_models=max(1, sum(entry.upstream is None for entry in catalog)),
             sandbox=sandbox,
             templates=templates,
-            metrics=EngineMetrics(registry),
+            metrics=metrics,
         )
         stack.callback(loader.close)
         server: RpcServer | None = None
@@ -155,12 +150,11 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
         )
         snapshots = _snapshots(settings, pool)
         added = AddedModelsService(settings, pool, adapters.load_beside)
-        embedding = EmbeddingService(
-            EmbeddingBounds(limits.prompt_bytes, settings.server.max_message_bytes), count, admit
-        )
         record_call = _call_recorder(settings, control, outage_level, stack)
         reconciler = open_reconciler(settings, control, catalog, adapters, outage_level)
-        inference = InferenceServicer(generating, embedding, count)
+        bounds = EmbeddingBounds(limits.prompt_bytes, settings.server.max_message_bytes)
+        embedding = EmbeddingService(bounds, count, admit)
+        inference = InferenceServicer(generating, embedding, count, sessions)
         server = RpcServer(
             [
                 Service(
@@ -177,6 +171,7 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
                         snapshots,
                         added,
                         Explanations(pool, templates, sandbox),
+                        sessions,
                     ),
                     "corral.inference.v1.EngineService",
                 ),
@@ -206,10 +201,17 @@ async def build(settings: InferenceSettings) -> AsyncIterator[Inference]:
         yield Inference(server, pool, management)
 
 
-def _register_gauges(registry: CollectorRegistry, catalog: Catalog, *, vllm_names: bool) -> None:
+def _open_metrics(
+    settings: InferenceSettings, catalog: Catalog
+) -> tuple[CollectorRegistry, EngineMetrics]:
+    registry, vllm_names = CollectorRegistry(), settings.server.vllm_metric_names
+    ProcessMetrics(
+        registry, service="inference", version=version("corral"), data_folder=settings.data_dir
+    )
     registry.register(EngineGauges(lambda: catalog.engines, vllm_names=vllm_names))
     registry.register(ModelGauges(catalog))
     registry.register(MediaGauges(lambda: catalog.media))
+    return registry, EngineMetrics(registry)
 
 
 async def serve(

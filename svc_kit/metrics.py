@@ -158,6 +158,11 @@ class EngineMetrics:
             "Prompt tokens reused from a cache, by its source.",
             "source",
         )
+        self.divergences = counter(
+            "prefix_divergences",
+            "Requests whose prompt differs from what was cached, by what of it has changed.",
+            "place",
+        )
         self.embedding_inputs = counter("embedding_inputs", "Inputs embedded or reranked.")
         self.preemptions = counter(
             "preemptions", "Sequences preempted for requests of a higher priority."

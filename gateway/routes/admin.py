@@ -126,6 +126,7 @@ _CALLS: Final = (
     _Call("GET", "/server", "Describe the server", engine_service_pb2.GetServerInfoRequest),
     _Call("GET", "/load", "Get the load of the engines", engine_service_pb2.GetLoadRequest),
     _Call("GET", "/requests", "List running requests", engine_service_pb2.ListRequestsRequest),
+    _Call("GET", "/sessions", "List sessions", engine_service_pb2.ListSessionsRequest),
     _Call("POST", "/requests/abort", "Abort requests", engine_service_pb2.AbortRequest),
 )
 

@@ -2,12 +2,13 @@
 field of the request that has changed, and both texts from there on.
 """
 
+import re
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from inference_svc.chat.conversation import Conversation
+from inference_svc.chat.conversation import Conversation, Role
 from inference_svc.chat.templates import ChatTemplates, RenderedPrompt
 from inference_svc.engine.events import Divergence, DivergenceText
 from svc_kit.errors import DomainError
@@ -17,6 +18,13 @@ _SHOWN_TOKENS: Final = 16
 _SHOWN_CHARACTERS: Final = 120
 _CUT_CHARACTER: Final = "\ufffd"
 """Stands for the first bytes of a character whose others are in the next token."""
+_PATH: Final = re.compile(r"(messages|tools)\[(\d+)\](?:\.(\w+)(?:\[\d+\])?)?")
+PLACES: Final = (
+    *("system", "user", "assistant", "tool", "reasoning_content", "tool_calls", "tools"),
+    *("prompt", "unknown"),
+)
+"""Where prompts differ from what is cached: contents of messages by their roles, parts of messages,
+tools, the prompt of Generate."""
 
 
 class Detokenizing(Protocol):
@@ -43,6 +51,10 @@ class PromptText:
         cached_text, prompt_text = (text[num_common:][:_SHOWN_CHARACTERS] for text in texts)
         return DivergenceText(index, num_lost, field, cached_text, prompt_text)
 
+    def find_place(self, field: str) -> str:
+        """The kind of place that a field of `describe` is: one of PLACES."""
+        return "prompt"
+
     async def _find_field(self, tokens: "array[int]", index: int, num_common: int) -> str:
         """The field at a token, or this number of characters behind its begin."""
         return "prompt"
@@ -57,6 +69,18 @@ class ConversationText(PromptText):
     conversation: Conversation
     prompt: RenderedPrompt
     lengths: Sequence[int]
+
+    def find_place(self, field: str) -> str:
+        """The last word of a field, of the content of a message its role."""
+        path = _PATH.fullmatch(field)
+        if path is None:
+            return "unknown"
+        kind, position, part = path.groups()
+        if part != "content":
+            return part or kind
+        roles = {each.position: each.role for each in self.conversation.messages}
+        role = roles.get(int(position), "unknown")
+        return Role.SYSTEM if role is Role.DEVELOPER else role
 
     async def _find_field(self, tokens: "array[int]", index: int, num_common: int) -> str:
         offset = await off_loop(len(tokens), lambda each: self._offset(each, index), tokens)

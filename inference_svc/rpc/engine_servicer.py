@@ -27,10 +27,11 @@ from inference_svc.rpc.pages import page
 from inference_svc.rpc.request_options import to_seconds
 from inference_svc.rpc.snapshots import SnapshotService
 from inference_svc.rpc.streaming import seconds
+from inference_svc.sessions import SessionLog
 from svc_kit.auth.principal import current_principal
 from svc_kit.auth.scopes import Scope
 from svc_kit.errors import AdapterNotFound, FeatureUnsupported, InvalidField, MissingField
-from svc_kit.rpc.message_mapper import EnumMapper, MessageMapper
+from svc_kit.rpc.message_mapper import EnumMapper, MessageMapper, encode_timestamp
 
 Context = grpc.aio.ServicerContext[object, object]
 FEATURES = (
@@ -59,7 +60,9 @@ class EngineServicer(rpc.EngineServiceServicer):
         snapshots: SnapshotService,
         added: AddedModelsService,
         explanations: Explanations,
+        sessions: SessionLog,
     ) -> None:
+        self._sessions = sessions
         self._pool = pool
         self._added = added
         self._adapters = adapters
@@ -105,6 +108,19 @@ class EngineServicer(rpc.EngineServiceServicer):
         requests = load_info.live_requests(self._pool.catalog.engines, project=project)
         shown, next_token = page(("requests", project or ""), requests, request)
         return pb.ListRequestsResponse(requests=shown, next_page_token=next_token)
+
+    async def ListSessions(
+        self, request: pb.ListSessionsRequest, context: Context
+    ) -> pb.ListSessionsResponse:
+        """List sessions of requests that have ended, of the same projects as `ListRequests`."""
+        project, session_id = _project_of_requests(Scope.ADMIN_READ), request.session_id
+        found = self._sessions.sessions(project=project, session_id=session_id)
+        shown, next_token = page(("sessions", project or "", session_id), found, request)
+        return pb.ListSessionsResponse(
+            sessions=shown,
+            next_page_token=next_token,
+            record_time=encode_timestamp(self._sessions.started_at),
+        )
 
     async def Abort(self, request: pb.AbortRequest, context: Context) -> pb.AbortResponse:
         """Abort requests. Ids that are not live, or of another project, are reported as such."""

@@ -57,6 +57,7 @@ from inference_svc.rpc.request_options import (
     to_requests,
 )
 from inference_svc.rpc.streaming import AcceptedRequest, TextTurn, Turn
+from inference_svc.sessions import SessionKey
 from inference_svc.structured_output.compiler import GrammarCompiler
 from inference_svc.structured_output.spec import OutputSpec
 from inference_svc.usage import UsageKey
@@ -318,10 +319,12 @@ def _submit(call: AnyCall, checked: _Checked, text: PromptText | None = None) ->
         position,
         key,
         call.admission,
+        SessionKey.of(call.request, call.project),
         prompt_token_ids=call.options.output.prompt_token_ids,
         interval_s=call.options.output.interval_ms / 1000,
         ignored_options=ignored,
         model_digest=call.loaded.digest,
         input_digest=requests[0].input_digest if call.options.output.token_ids else "",
         text=text,
+        label=call.options.label,
     )

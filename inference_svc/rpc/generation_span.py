@@ -78,7 +78,6 @@ class GenerationSpan:
     ) -> None:
         if not self._span.is_recording:
             return
-        reason = None if error is None else error_type(error)
         self._add_phases()
         attributes: dict[str, Any] = {
             "gen_ai.response.finish_reasons": list(self._reasons.values())
@@ -89,7 +88,7 @@ class GenerationSpan:
         self._span.set(attributes)
         self._span.end(
             name=f"{self._operation} {self._request.model}".rstrip(),
-            error="CALLER_CANCELLED" if reason in _CANCELLED else reason,
+            error=None if error is None else end_reason(error),
         )
 
     def _add_phases(self) -> None:
@@ -113,6 +112,12 @@ class GenerationSpan:
             queue_s, prefill_s, _ = self._timings[0]
             first_s = accepted_s + queue_s + prefill_s - self._started_s
             self._span.set({"gen_ai.response.time_to_first_chunk": first_s})
+
+
+def end_reason(error: BaseException) -> str:
+    """The reason of what ended a generation early."""
+    reason = error_type(error)
+    return "CALLER_CANCELLED" if reason in _CANCELLED else reason
 
 
 def _add(span: Span, name: str, start_s: float, end_s: float, choice: int = 0) -> None:

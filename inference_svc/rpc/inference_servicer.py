@@ -18,6 +18,7 @@ from inference_svc.rpc.generation import GenerationService
 from inference_svc.rpc.generation_span import GenerationSpan, operation_attributes
 from inference_svc.rpc.pages import page
 from inference_svc.rpc.streaming import stream_responses
+from inference_svc.sessions import SessionLog
 from inference_svc.usage import RecordUsage
 from svc_kit.auth.principal import current_principal
 from svc_kit.auth.scopes import Scope
@@ -33,9 +34,14 @@ class InferenceServicer(rpc.InferenceServiceServicer):
     """Implements InferenceService over the model pool."""
 
     def __init__(
-        self, generating: GenerationService, embedding: EmbeddingService, count: RecordUsage
+        self,
+        generating: GenerationService,
+        embedding: EmbeddingService,
+        count: RecordUsage,
+        sessions: SessionLog,
     ) -> None:
-        """`count` records the usage of a generation when it ends."""
+        """`count` records the usage of a generation when it ends, and `sessions` all of it."""
+        self._sessions = sessions
         self._count = count
         self._pool = generating.pool
         self._generating = generating
@@ -48,7 +54,9 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         with GenerationSpan("text_completion", request) as span:
             async with self._generating.call(request, ModelFile.check_generates) as call:
                 accepted, turns = await self._generating.generate(call)
-                async for response in stream_responses(accepted, turns, self._count, span):
+                async for response in stream_responses(
+                    accepted, turns, self._count, self._sessions, span
+                ):
                     yield response
 
     async def Chat(
@@ -58,7 +66,9 @@ class InferenceServicer(rpc.InferenceServiceServicer):
         with GenerationSpan("chat", request) as span:
             async with self._generating.call(request, ModelFile.check_chats) as call:
                 accepted, turns = await self._generating.chat(call)
-                async for response in stream_responses(accepted, turns, self._count, span):
+                async for response in stream_responses(
+                    accepted, turns, self._count, self._sessions, span
+                ):
                     yield response
 
     async def Embed(self, request: pb.EmbedRequest, context: Context) -> pb.EmbedResponse:

@@ -14,6 +14,7 @@ from typing import Final, Generic, TypeVar
 
 from corral.inference.v1 import generation_pb2 as pb
 from corral.inference.v1 import inference_service_pb2 as service_pb
+from corral.inference.v1.session_pb2 import SessionTurn
 from google.protobuf.duration_pb2 import Duration
 
 from inference_svc.chat.divergence_text import PromptText
@@ -22,7 +23,8 @@ from inference_svc.engine.media import MediaKind
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine_client.output_stream import OutputStream, StreamEvent
 from inference_svc.limits.limiter import LimitReservation
-from inference_svc.rpc.generation_span import GenerationSpan
+from inference_svc.rpc.generation_span import GenerationSpan, end_reason
+from inference_svc.sessions import EndedRequest, SessionKey, SessionLog
 from inference_svc.usage import Counts, RecordUsage, UsageKey
 from svc_kit.logs import add_call_fields
 from svc_kit.rpc.message_mapper import EnumMapper, MessageMapper
@@ -49,19 +51,22 @@ ResponseT = TypeVar("ResponseT", service_pb.GenerateResponse, service_pb.ChatRes
 class AcceptedRequest:
     """A submitted request: its choices, its stream, and the values of the first event.
     `prompt_token_ids`: send the tokens of the prompt. `interval_s`: send those of this time
-    together. `text` describes where the prompt differs from what is cached; None: not reported."""
+    together. `text` describes where the prompt differs from what is cached; None: not reported.
+    `label` is the caller's own id."""
 
     requests: Sequence[SequenceRequest]
     stream: OutputStream
     queue_position: int
     usage_key: UsageKey
     admission: LimitReservation
+    session: SessionKey
     prompt_token_ids: bool = False
     interval_s: float = 0.0
     ignored_options: tuple[str, ...] = ()
     model_digest: str = ""
     input_digest: str = ""
     text: PromptText | None = None
+    label: str = ""
 
     def accepted(self) -> pb.Accepted:
         """The first event."""
@@ -97,6 +102,7 @@ class UsageCounts:
         self._resumed_tokens = [len(each.resumed) for each in requests]
         self._timed: events.Timings | None = None
         self._timed_tokens = 0
+        self._reason: pb.FinishReason = pb.FINISH_REASON_UNSPECIFIED
         # Tokens generated so far, by choice. They count as used even if the request ends early.
         self._new_tokens: dict[int, int] = {}
 
@@ -113,7 +119,7 @@ class UsageCounts:
     def add(self, choice: int, num_tokens: int) -> None:
         self._new_tokens[choice] = self._new_tokens.get(choice, 0) + num_tokens
 
-    def finish(self, choice: int, event: events.Finished) -> None:
+    def finish(self, choice: int, event: events.Finished, reason: pb.FinishReason) -> None:
         new_tokens = event.num_output_tokens - self._resumed_tokens[choice]
         self._new_tokens[choice] = new_tokens
         self._usage.completion_tokens += event.num_output_tokens
@@ -126,6 +132,7 @@ class UsageCounts:
                 self._usage.prompt_tokens = event.usage.prompt_tokens
         if choice == 0:
             self._timed, self._timed_tokens = event.timings, new_tokens
+            self._reason = reason
 
     def used(self) -> Counts:
         """Return the usage of the request, complete or not."""
@@ -157,6 +164,17 @@ class UsageCounts:
     def done(self) -> pb.Done:
         """The last event."""
         return pb.Done(usage=self._usage, timings=self._timings())
+
+    def turn(self) -> SessionTurn:
+        """The request as a turn of its session, complete or not, without texts."""
+        turn = SessionTurn(usage=self._usage, timings=self._timings(), finish_reason=self._reason)
+        turn.usage.completion_tokens = self.used().completion_tokens
+        if self.divergence is not None:
+            found = turn.usage.divergence
+            found.token_index, found.lost_tokens, _ = self.divergence
+            found.ClearField("cached_text")
+            found.ClearField("prompt_text")
+        return turn
 
     def _timings(self) -> pb.Timings:
         if self._timed is None:
@@ -258,9 +276,11 @@ async def stream_responses(
     accepted: AcceptedRequest,
     turns: Sequence[Turn[ResponseT]],
     count: RecordUsage,
+    sessions: SessionLog,
     span: GenerationSpan,
 ) -> AsyncIterator[ResponseT]:
-    """Yield all messages of a stream, in order; `count` records its usage at the end.
+    """Yield all messages of a stream, in order; `count` records its usage at the end, and
+    `sessions` the whole request.
 
     Raises the stream's `DomainError`. Closing the iterator cancels running choices.
     """
@@ -269,7 +289,7 @@ async def stream_responses(
     span.accept(first, accepted.usage_key.model, len(turns))
     usage, output = UsageCounts(accepted.requests), span.output
     numbers = itertools.count(1)
-    is_settled = False
+    is_settled, error_reason = False, ""
     description = _Description(accepted, usage)
 
     def settle() -> None:
@@ -297,11 +317,26 @@ async def stream_responses(
         done = usage.done()
         span.count(done.usage)
         yield response_type(sequence_number=next(numbers), done=done)
+    except BaseException as error:
+        error_reason = "" if is_settled else end_reason(error)
+        raise
     finally:
         description.cancel()
         stream.close()
         add_call_fields(model=accepted.usage_key.model, **usage.log_fields())
         settle()
+        sessions.add(_ended(accepted, usage, error_reason))
+
+
+def _ended(accepted: AcceptedRequest, usage: UsageCounts, error_reason: str) -> EndedRequest:
+    turn = usage.turn()
+    turn.request_id, turn.label = accepted.stream.request_id, accepted.label
+    turn.error_reason = error_reason
+    place = ""
+    if usage.divergence is not None and accepted.text is not None:
+        place = accepted.text.find_place(turn.usage.divergence.field)
+    priority = accepted.requests[0].priority
+    return EndedRequest(accepted.session, accepted.usage_key, priority, turn, place)
 
 
 def _responses(
@@ -321,8 +356,8 @@ def _responses(
         )
     elif isinstance(event, events.Finished):
         yield from turn.finish(event)
-        usage.finish(choice, event)
         reason = turn.reason(event)
+        usage.finish(choice, event, reason)
         span.finish(choice, event.timings, reason)
         yield turn.response_type(finished=_finished(choice, event, reason))
     elif not usage.started:

@@ -5,15 +5,62 @@ What an attempt sends and reads is of `token_mode` or of `text_mode`; what both 
 
 import time
 from abc import ABC, abstractmethod
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
-from inference_svc.engine.events import Event, Started, Timings
+from inference_svc.engine.events import Divergence, Event, Started, Timings
+from inference_svc.engine.kv_cache.divergence import MIN_LOST_TOKENS, find_divergence
+from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.sequence import Sequence
+from inference_svc.engine.slots import common_prefix
 from inference_svc.upstream.endpoint import REFUSED, Endpoint, OnData
 from inference_svc.upstream.faults import EngineFault, RequestRefused
 from inference_svc.upstream.http_connection import HttpConnection
 from svc_kit.errors import DomainError
+
+_MAX_SENT: Final = 256
+_MAX_SENT_TOKENS: Final = 1 << 22
+
+
+@dataclass(frozen=True, slots=True)
+class SentPrompt:
+    """A prompt that was sent, followed by the output."""
+
+    tokens: "array[int]"
+    key: bytes
+    project: str
+
+    def is_continued_by(self, request: SequenceRequest) -> bool:
+        length = len(self.tokens)
+        is_same = (self.key, self.project) == (request.cache_key, request.project)
+        return is_same and common_prefix(self.tokens, request.prompt, limit=length) == length
+
+
+class SentPrompts:
+    """The last prompts that were sent, which engines probably have cached: they do not tell which
+    of them. At most `max_tokens` with their outputs."""
+
+    def __init__(self, max_tokens: int = _MAX_SENT_TOKENS) -> None:
+        self._max_tokens = max_tokens
+        self._sent: list[SentPrompt] = []
+
+    def add(self, sequence: Sequence) -> None:
+        """Add the prompt of a sequence, instead of those that it continues."""
+        request = sequence.request
+        if not request.may_start_cached or len(request.prompt) < MIN_LOST_TOKENS:
+            return
+        kept = [each for each in self._sent[-_MAX_SENT:] if not each.is_continued_by(request)]
+        self._sent = [*kept, SentPrompt(sequence.tokens, request.cache_key, request.project)]
+        num_tokens = sum(len(each.tokens) for each in self._sent)
+        while num_tokens > self._max_tokens:
+            num_tokens -= len(self._sent.pop(0).tokens)
+
+    def find_divergence(self, request: SequenceRequest, num_cached: int) -> Divergence | None:
+        """Where a prompt differs from an earlier one; None if an engine had more of it cached."""
+        found = find_divergence(request, self._sent)
+        return found if found is not None and num_cached <= found.token_index else None
 
 
 @dataclass(slots=True)
@@ -40,6 +87,7 @@ class ServedModel:
     emit: Callable[[Event], None]
     on_token: Callable[[str], None]
     counters: Counters = field(default_factory=Counters)
+    sent: SentPrompts = field(default_factory=SentPrompts)
 
 
 class Turn(ABC):
@@ -130,7 +178,10 @@ class Turn(ABC):
         cached = min(cached_tokens, len(sequence.request.prompt))
         served.counters.prompt += sequence.request.num_prompt_tokens
         served.counters.cached += cached
-        served.emit(Started(sequence.request.sequence_id, self.slot, cached, queue_s=queue_s))
+        divergence = served.sent.find_divergence(sequence.request, cached)
+        served.sent.add(sequence)
+        started = Started(sequence.request.sequence_id, self.slot, cached, queue_s=queue_s)
+        served.emit(started._replace(divergence=divergence))
 
     def _touch(self) -> float:
         """Record that the engine wrote; return the time."""

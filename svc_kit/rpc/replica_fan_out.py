@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import grpc.aio
 from corral.inference.v1 import engine_service_pb2 as pb
-from corral.inference.v1 import load_pb2
+from corral.inference.v1 import load_pb2, session_pb2
 from corral.inference.v1.inference_service_pb2 import (
     GetModelRequest,
     ListModelsRequest,
@@ -23,6 +23,7 @@ from corral.inference.v1.model_pb2 import Model
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from svc_kit.network import Address, parse_address
 from svc_kit.rpc.client import open_method
@@ -32,6 +33,7 @@ _READ_TIMEOUT_S: Final = 3.0
 _READS: Final = (
     pb.GetLoadRequest,
     pb.ListRequestsRequest,
+    pb.ListSessionsRequest,
     pb.ListAdaptersRequest,
     ListModelsRequest,
 )
@@ -55,10 +57,17 @@ _KEYS: Final[Mapping[type, tuple[str, ...]]] = {
     load_pb2.ModelLoad: ("model",),
     load_pb2.StepTime: ("num_rows",),
     load_pb2.StepHistogram: ("model", "max_rows", "has_prompt", "bounds"),
+    session_pb2.Session: ("session_id",),
 }
 """Items of lists that are one item if these fields are equal."""
 _STATES: Final = (Model.STATE_READY, Model.STATE_LOADING, Model.STATE_AVAILABLE)
 """Of a model that replicas have in several states the first of these is listed, else any."""
+_ORDERS: Final[Mapping[type, tuple[str, Callable[[Any], Any]]]] = {
+    pb.ListRequestsResponse: ("requests", lambda each: -each.age.ToNanoseconds()),
+    pb.ListSessionsResponse: ("sessions", lambda each: -each.end_time.ToNanoseconds()),
+    pb.ListAdaptersResponse: ("adapters", lambda each: (each.name, each.generation)),
+}
+"""Lists in replies, and how they are sorted."""
 _SUMMED: Final = [
     each.DESCRIPTOR for each in (load_pb2.Load, load_pb2.EmbeddingLoad, load_pb2.PrefixTier)
 ]
@@ -190,12 +199,14 @@ def _named(address: str, error: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:
 
 
 def _with_replica(reply: Message, address: str) -> Message:
-    """Set the replica of the items of a list."""
+    """Set the replica of the items of a list, or of those of the lists of its items."""
     for field, value in reply.ListFields():
         if field.is_repeated and field.message_type is not None:
             for item in value:
                 if "replica" in item.DESCRIPTOR.fields_by_name:
                     item.replica = address
+                else:
+                    _with_replica(item, address)
     return reply
 
 
@@ -221,6 +232,9 @@ def merged_reply(
         return _merged_models([part.models for part in parts])  # type: ignore[attr-defined]
     for part in parts[1:]:
         _add(total, part)
+    if type(total) in _ORDERS:
+        field, order = _ORDERS[type(total)]
+        getattr(total, field).sort(key=order)
     match total:
         case pb.GetLoadResponse():
             total.load.models.sort(key=lambda each: each.model)
@@ -232,10 +246,9 @@ def merged_reply(
                 load_pb2.ReplicaLoad(replica=name, problem=error.details() or error.code().name)
                 for name, error in errors.items()
             )
-        case pb.ListRequestsResponse():
-            total.requests.sort(key=lambda each: each.age.ToNanoseconds(), reverse=True)
-        case pb.ListAdaptersResponse():
-            total.adapters.sort(key=lambda each: (each.name, each.generation))
+        case pb.ListSessionsResponse():
+            for session in total.sessions:
+                session.turns.sort(key=lambda each: each.end_time.ToNanoseconds())
         case pb.AbortResponse():
             kinds: dict[str, pb.AbortOutcome.Kind] = {}
             for each in total.outcomes:  # ABORTED is less than NOT_RUNNING
@@ -278,6 +291,8 @@ def _add(total: Any, other: Any) -> None:
             _extend(own, value)
         elif field.message_type is Duration.DESCRIPTOR:
             own.CopyFrom(max(own, value, key=Duration.ToNanoseconds))
+        elif field.message_type is Timestamp.DESCRIPTOR:
+            own.CopyFrom(max(own, value, key=Timestamp.ToNanoseconds))
         elif field.message_type is not None and field.message_type in _SUMMED:
             _add(own, value)
         elif field.cpp_type in _NUMBERS:

@@ -11,6 +11,7 @@ import openai
 import pytest
 from corral.inference.v1 import engine_service_pb2 as engine_pb
 from corral.inference.v1 import inference_service_pb2 as pb
+from corral.inference.v1 import session_pb2
 
 from svc_kit.auth.keys import create_key, hash_key
 from tests.support.processes import Program
@@ -186,6 +187,38 @@ async def test_another_projects_requests_cannot_be_seen_or_aborted(
     assert remaining == {request_id: "red"}
     assert by_red.outcomes[0].kind == engine_pb.AbortOutcome.KIND_ABORTED
     assert ended.reason == "ABORTED_BY_OPERATOR"
+
+
+async def test_another_projects_sessions_cannot_be_seen(guarded: Guarded, rpc: Rpc) -> None:
+    """Not even by their ids; the owner and operators see them, also through the gateway."""
+    request = endless_chat()
+    request.options.stopping.max_tokens = 1
+    request.options.cache.affinity = "secret agent"
+    async for _ in rpc.inference.Chat(request, metadata=bearer(guarded.red)):
+        pass
+    (found,) = await list_sessions(rpc, guarded.red)
+    (whole,) = await list_sessions(rpc, guarded.red, found.session_id)
+    by_operator = await list_sessions(rpc, guarded.operator, found.session_id)
+    async with httpx.AsyncClient(base_url=guarded.corral.url, trust_env=False) as client:
+        shown = {}
+        for name in ("red", "blue", "operator"):
+            headers = {"authorization": f"Bearer {getattr(guarded, name)}"}
+            answer = await client.get("/admin/sessions", headers=headers)
+            shown[name] = answer.text.count("secret agent")
+
+    assert (found.project, found.num_turns, len(whole.turns)) == ("red", 1, 1)
+    assert whole.turns[0].usage.completion_tokens == 1
+    assert by_operator == [whole]
+    assert await list_sessions(rpc, guarded.blue) == []
+    assert await list_sessions(rpc, guarded.blue, found.session_id) == []
+    assert shown == {"red": 1, "blue": 0, "operator": 1}
+
+
+async def list_sessions(rpc: Rpc, key: str, session_id: str = "") -> list[session_pb2.Session]:
+    """The sessions of the test that a key can list."""
+    request = engine_pb.ListSessionsRequest(session_id=session_id)
+    answer = await rpc.engine.ListSessions(request, metadata=bearer(key))
+    return [each for each in answer.sessions if each.name == "secret agent"]
 
 
 async def list_requests(rpc: Rpc, key: str) -> dict[str, str]:

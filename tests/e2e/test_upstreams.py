@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from openai.types.chat import ChatCompletion
@@ -128,6 +129,33 @@ def test_a_chat_streams_from_the_engine(client: openai.OpenAI, engine: EngineSta
     assert usage is not None
     assert usage.prompt_tokens == len(prompt_of(engine.generations[-1]))
     assert usage.completion_tokens > 4
+
+
+def test_a_prompt_that_breaks_an_earlier_one_is_told_with_its_field(
+    client: openai.OpenAI, corral: Corral
+) -> None:
+    """In the turns of its session, as of a local model."""
+    rules = [f"Rule {number} of the house is to be kind to animals." for number in range(60)]
+    for changed in ("Rule 20 is to be quiet.", "Rule 20 is to talk."):
+        rules[20] = changed
+        client.chat.completions.create(
+            model="big",
+            messages=[
+                {"role": "system", "content": "\n".join(rules)},
+                {"role": "user", "content": "What did the cat do?"},
+            ],
+            prompt_cache_key="house",
+        )
+    with httpx.Client(base_url=corral.url, trust_env=False) as http:
+        listed = http.get("/admin/sessions").json()["sessions"]
+        (session,) = (each for each in listed if each["name"] == "house")
+        query = {"session_id": session["session_id"]}
+        (whole,) = http.get("/admin/sessions", params=query).json()["sessions"]
+    first, second = (turn["usage"] for turn in whole["turns"])
+
+    assert "divergence" not in first
+    assert second["divergence"]["field"] == "messages[0].content"
+    assert 0 < second["divergence"]["token_index"] < second["prompt_tokens"] // 2
 
 
 def test_seeds_biases_choices_and_stop_texts_reach_or_end_the_engine(

@@ -37,6 +37,7 @@ VIEWS = (
     "models",
     "adapters",
     "load",
+    "sessions",
     "usage",
     "keys",
     "limits",

@@ -8,6 +8,7 @@ from typing import Any, Final, cast
 
 import grpc
 from corral.inference.v1 import inference_service_pb2 as pb
+from prometheus_client import CollectorRegistry
 
 from inference_svc.chat.conversation import ConversationLimits
 from inference_svc.chat.templates import FALLBACK_FORMAT, ChatTemplates, ModelTemplate
@@ -32,9 +33,11 @@ from inference_svc.rpc.generation import GenerationService
 from inference_svc.rpc.inference_servicer import InferenceServicer
 from inference_svc.rpc.media_inputs import MediaInputs
 from inference_svc.rpc.prefix_policy import PrefixGroups
+from inference_svc.sessions import SessionLog
 from inference_svc.structured_output.compiler import GrammarCompiler
 from inference_svc.usage import UsageKey, discard_usage
 from svc_kit.auth.principal import Principal, set_principal
+from svc_kit.metrics import EngineMetrics
 from svc_kit.queue_share import QueueEntry
 from svc_kit.sandbox.jobs import Job
 from tests.support.pooled import PoolHarness
@@ -191,7 +194,8 @@ class Generations:
             self._admit,
         )
         embedding = cast(EmbeddingService, None)
-        self.servicer = InferenceServicer(generating, embedding, discard_usage)
+        sessions = SessionLog(EngineMetrics(CollectorRegistry()).divergences)
+        self.servicer = InferenceServicer(generating, embedding, discard_usage, sessions)
         return self
 
     async def _admit(

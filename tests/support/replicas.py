@@ -183,6 +183,19 @@ class ScriptedEngine(engine_rpc.EngineServiceServicer):
             next_page_token="" if page else "1",
         )
 
+    async def ListSessions(self, request: Any, context: Any) -> engine_pb.ListSessionsResponse:
+        """A session that both replicas have, with a turn at each, and on another page one of its
+        own."""
+        self._check()
+        name, end_time = self._replica.name, {"seconds": self._replica.age_s}
+        turn: Any = {"request_id": name, "end_time": end_time}
+        both: Any = {"session_id": "both", "end_time": end_time, "num_turns": 1, "turns": [turn]}
+        return engine_pb.ListSessionsResponse(
+            sessions=[{"session_id": name} if request.page_token else both],
+            record_time=end_time,
+            next_page_token="" if request.page_token else "1",
+        )
+
     async def Abort(self, request: Any, context: Any) -> engine_pb.AbortResponse:
         self._check()
         outcomes = [

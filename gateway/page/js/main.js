@@ -17,6 +17,7 @@ import { LimitsView } from "./limits.js";
 import { LoadView } from "./load.js";
 import { ModelsView } from "./models.js";
 import { ResponsesView } from "./responses.js";
+import { SessionsView } from "./sessions.js";
 import { ThreadsView } from "./threads.js";
 import { Field, html, IS_TOUCH, MESSAGE_BOX, Notice } from "./ui.js";
 import { UsageView } from "./usage.js";
@@ -40,6 +41,7 @@ const GROUPS = {
     models: ["Models", ModelsView],
     adapters: ["Adapters", AdaptersView],
     load: ["Load", LoadView],
+    sessions: ["Sessions", SessionsView],
     usage: ["Usage", UsageView],
     keys: ["Keys and projects", KeysView],
     limits: ["Limits", LimitsView],

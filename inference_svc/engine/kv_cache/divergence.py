@@ -4,12 +4,11 @@ has most in common: no token behind it is reused.
 
 from array import array
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, Protocol
 
 from inference_svc.engine.events import Divergence
 from inference_svc.engine.request import SequenceRequest
-from inference_svc.engine.saved_state import SavedPrefix
-from inference_svc.engine.slots import Slot, common_prefix
+from inference_svc.engine.slots import common_prefix
 
 MIN_LOST_TOKENS: Final = 256
 """Fewer are not worth the second rendering that finds where a prompt was changed."""
@@ -18,9 +17,18 @@ _COMPARED_RUNS: Final = 8
 _RUN_TOKENS: Final = 32
 
 
-def find_divergence(
-    request: SequenceRequest, cached: Iterable[Slot | SavedPrefix]
-) -> Divergence | None:
+class ProjectPrefix(Protocol):
+    """Tokens of a project, such as those of a slot or of a saved prefix."""
+
+    @property
+    def tokens(self) -> "array[int]": ...
+    @property
+    def key(self) -> bytes: ...
+    @property
+    def project(self) -> str: ...
+
+
+def find_divergence(request: SequenceRequest, cached: Iterable[ProjectPrefix]) -> Divergence | None:
     """Compare a prompt with what is cached under its key for its project, of others with the same
     key nothing. None if fewer than MIN_LOST_TOKENS of the prompt or of what is cached are left
     after the longest common prefix, or if the prompt has none of the cached text behind the

@@ -64,6 +64,20 @@ async def test_the_load_of_each_replica_and_model_is_shown(
         assert await tab.overflow() == 0
 
 
+async def test_the_turns_of_a_session_have_their_replicas(browser: Browser, corral: Corral) -> None:
+    messages = [{"role": "user", "content": CAPITAL}]
+    body = {"model": MODEL, "messages": messages, "max_tokens": 2, "prompt_cache_key": "tourist"}
+    async with httpx.AsyncClient(base_url=corral.api, trust_env=False, timeout=60) as client:
+        for _ in range(2):
+            assert (await client.post("/chat/completions", json=body)).is_success
+    async with open_tab(browser, corral.url) as tab:
+        await tab.go("sessions")
+        await tab.page.get_by_role("link", name="tourist").click()
+        turns = tab.page.get_by_role("region", name="Turns").get_by_role("row")
+        await expect(turns).to_have_count(3)
+        await expect(turns.nth(1)).to_contain_text(PORT)
+
+
 async def test_a_replica_that_loads_its_model_does_not_serve(
     browser: Browser, corral: Corral
 ) -> None:

@@ -289,6 +289,21 @@ async def test_load_and_usage_are_shown(browser: Browser, keyed: Keyed) -> None:
 
 
 @needs_chromium
+async def test_sessions_are_shown_to_a_key_without_scope_admin(
+    browser: Browser, keyed: Keyed
+) -> None:
+    """Those of its project."""
+    body = {"model": MODEL, "prompt": "a", "max_tokens": 1}
+    with keyed.http(keyed.plain) as client:
+        assert client.post("/v1/completions", json=body).is_success
+    async with open_tab(browser, keyed.corral.url, allowed=REFUSED) as tab:
+        await open_view(tab, keyed.plain, "sessions")
+        sessions = tab.page.get_by_role("region", name="Sessions").get_by_role("row")
+        await expect(sessions.filter(has_text=MODEL).first).to_be_visible()
+        await expect(tab.page.get_by_role("alert")).to_have_count(0)
+
+
+@needs_chromium
 async def test_a_limit_is_created_and_deleted(browser: Browser, keyed: Keyed) -> None:
     """With its amount, unit and period."""
     async with open_tab(browser, keyed.corral.url, allowed=REFUSED) as tab:
@@ -357,6 +372,7 @@ async def test_a_key_without_admin_sees_why(browser: Browser, keyed: Keyed) -> N
 OPEN_TO_INFERENCE = {
     ("GET", "/admin/models"): 200,
     ("GET", "/admin/requests"): 200,  # of its own project
+    ("GET", "/admin/sessions"): 200,  # likewise
     ("POST", "/admin/requests/abort"): 400,  # likewise; the body is missing
 }
 

@@ -59,7 +59,9 @@ def views(corral: Corral) -> list[str]:
         create("/admin/keys", name="laptop")
         limit = {"id": "burst", "unit": "UNIT_REQUESTS", "amount": "100000"}
         create("/admin/limits", limit=limit | {"period": "PERIOD_MINUTE"})
+        session = client.get("/admin/sessions").json()["sessions"][0]["session_id"]
     pages = {"conversations": conversation, "responses": response, "threads": thread}
+    pages["sessions"] = session
     return [*VIEWS, *(f"{view}/{object_id}" for view, object_id in pages.items())]
 
 

@@ -68,7 +68,11 @@ def send_requests(url: str) -> None:
     messages = [{"role": "user", "content": "Count to nine, please."}]
     body = {"model": MODEL, "messages": messages, "max_tokens": 12}
     traced = {"traceparent": f"00-{TRACE}-{1:016x}-01"}
+    rules = [f"Rule {number} is to be kind to animals." for number in range(80)]
     with httpx.Client(base_url=url, trust_env=False, timeout=60) as client:
+        for rules[9] in ("Rule 9 is to be quiet.", "Rule 9 is to talk."):  # it breaks a prefix
+            told = [{"role": "system", "content": "\n".join(rules)}, *messages]
+            assert client.post("/v1/chat/completions", json=body | {"messages": told}).is_success
         response = {"model": MODEL, "input": "Hi", "background": True, "max_output_tokens": 4}
         made = client.post("/v1/responses", json=response).json()
         while made["status"] in ("queued", "in_progress"):

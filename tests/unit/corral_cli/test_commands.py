@@ -25,7 +25,7 @@ from svc_kit.settings.sources import find_unknown_variables
 
 PRINT_DATA = {
     *("audit", "backup", "check", "config check", "doctor"),
-    *("jobs dead", "restore", "top", "usage", "version"),
+    *("jobs dead", "restore", "sessions", "top", "usage", "version"),
 }
 """The commands that print data, beside those named `list` and `show`."""
 

@@ -35,8 +35,10 @@ from inference_svc.rpc.adapters import AdapterService
 from inference_svc.rpc.engine_servicer import Context, EngineServicer, ServerInfo
 from inference_svc.rpc.explanation import Explanations
 from inference_svc.rpc.snapshots import SnapshotService
+from inference_svc.sessions import SessionLog
 from inference_svc.snapshots.disk_prefix_cache import DiskPrefixCache
 from inference_svc.snapshots.store import NO_SNAPSHOTS, SnapshotStore
+from svc_kit.metrics import EngineMetrics
 from svc_kit.sandbox.pool import SandboxPool
 from tests.support.fake_backend import VOCABULARY_SIZE
 from tests.support.pooled import PoolHarness, make_entry
@@ -263,7 +265,8 @@ def make_servicer() -> EngineServicer:
     snapshots = SnapshotService(pool, SnapshotStore(NO_SNAPSHOTS), DiskPrefixCache(NO_SNAPSHOTS))
     explanations = Explanations(pool, ChatTemplates(InlineJobs()), SandboxPool())
     added = cast(AddedModelsService, None)
-    return EngineServicer(pool, info, adapters, snapshots, added, explanations)
+    sessions = SessionLog(EngineMetrics(CollectorRegistry()).divergences)
+    return EngineServicer(pool, info, adapters, snapshots, added, explanations, sessions)
 
 
 async def test_a_drain_counts_generations_and_embedding_requests() -> None:

@@ -4,12 +4,14 @@ from corral.auth.v1 import method_options_pb2 as _method_options_pb2
 from corral.inference.v1 import adapter_pb2 as _adapter_pb2
 from corral.inference.v1 import load_pb2 as _load_pb2
 from corral.inference.v1 import model_pb2 as _model_pb2
+from corral.inference.v1 import session_pb2 as _session_pb2
 from corral.inference.v1 import snapshot_pb2 as _snapshot_pb2
 from corral.inference.v1 import upstream_pb2 as _upstream_pb2
 from corral.options.v1 import limit_pb2 as _limit_pb2
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import field_mask_pb2 as _field_mask_pb2
 from google.protobuf import struct_pb2 as _struct_pb2
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -111,6 +113,26 @@ class ListRequestsResponse(_message.Message):
     requests: _containers.RepeatedCompositeFieldContainer[_load_pb2.LiveRequest]
     next_page_token: str
     def __init__(self, requests: _Optional[_Iterable[_Union[_load_pb2.LiveRequest, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class ListSessionsRequest(_message.Message):
+    __slots__ = ("session_id", "page_size", "page_token")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    page_size: int
+    page_token: str
+    def __init__(self, session_id: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class ListSessionsResponse(_message.Message):
+    __slots__ = ("sessions", "next_page_token", "record_time")
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    RECORD_TIME_FIELD_NUMBER: _ClassVar[int]
+    sessions: _containers.RepeatedCompositeFieldContainer[_session_pb2.Session]
+    next_page_token: str
+    record_time: _timestamp_pb2.Timestamp
+    def __init__(self, sessions: _Optional[_Iterable[_Union[_session_pb2.Session, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., record_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class AbortRequest(_message.Message):
     __slots__ = ("request_ids",)

@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class EngineServiceStub:
-    """EngineService inspects and controls the engine. It requires scope "admin", except ListRequests
-    and Abort, which are limited to the caller's project without it.
+    """EngineService inspects and controls the engine. It requires scope "admin", except ListRequests,
+    ListSessions and Abort, which are limited to the caller's project without it.
     """
 
     def __init__(self, channel):
@@ -55,6 +55,11 @@ class EngineServiceStub:
                 '/corral.inference.v1.EngineService/ListRequests',
                 request_serializer=corral_dot_inference_dot_v1_dot_engine__service__pb2.ListRequestsRequest.SerializeToString,
                 response_deserializer=corral_dot_inference_dot_v1_dot_engine__service__pb2.ListRequestsResponse.FromString,
+                _registered_method=True)
+        self.ListSessions = channel.unary_unary(
+                '/corral.inference.v1.EngineService/ListSessions',
+                request_serializer=corral_dot_inference_dot_v1_dot_engine__service__pb2.ListSessionsRequest.SerializeToString,
+                response_deserializer=corral_dot_inference_dot_v1_dot_engine__service__pb2.ListSessionsResponse.FromString,
                 _registered_method=True)
         self.Abort = channel.unary_unary(
                 '/corral.inference.v1.EngineService/Abort',
@@ -149,8 +154,8 @@ class EngineServiceStub:
 
 
 class EngineServiceServicer:
-    """EngineService inspects and controls the engine. It requires scope "admin", except ListRequests
-    and Abort, which are limited to the caller's project without it.
+    """EngineService inspects and controls the engine. It requires scope "admin", except ListRequests,
+    ListSessions and Abort, which are limited to the caller's project without it.
     """
 
     def GetServerInfo(self, request, context):
@@ -176,6 +181,14 @@ class EngineServiceServicer:
 
     def ListRequests(self, request, context):
         """ListRequests lists waiting and running requests.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListSessions(self, request, context):
+        """ListSessions lists the sessions of requests that have ended since the service started: of the last
+        4096, at most a day old. Of more, the project and priority with most loses its oldest.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -347,6 +360,11 @@ def add_EngineServiceServicer_to_server(servicer, server):
                     request_deserializer=corral_dot_inference_dot_v1_dot_engine__service__pb2.ListRequestsRequest.FromString,
                     response_serializer=corral_dot_inference_dot_v1_dot_engine__service__pb2.ListRequestsResponse.SerializeToString,
             ),
+            'ListSessions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSessions,
+                    request_deserializer=corral_dot_inference_dot_v1_dot_engine__service__pb2.ListSessionsRequest.FromString,
+                    response_serializer=corral_dot_inference_dot_v1_dot_engine__service__pb2.ListSessionsResponse.SerializeToString,
+            ),
             'Abort': grpc.unary_unary_rpc_method_handler(
                     servicer.Abort,
                     request_deserializer=corral_dot_inference_dot_v1_dot_engine__service__pb2.AbortRequest.FromString,
@@ -446,8 +464,8 @@ def add_EngineServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class EngineService:
-    """EngineService inspects and controls the engine. It requires scope "admin", except ListRequests
-    and Abort, which are limited to the caller's project without it.
+    """EngineService inspects and controls the engine. It requires scope "admin", except ListRequests,
+    ListSessions and Abort, which are limited to the caller's project without it.
     """
 
     @staticmethod
@@ -548,6 +566,33 @@ class EngineService:
             '/corral.inference.v1.EngineService/ListRequests',
             corral_dot_inference_dot_v1_dot_engine__service__pb2.ListRequestsRequest.SerializeToString,
             corral_dot_inference_dot_v1_dot_engine__service__pb2.ListRequestsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSessions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/corral.inference.v1.EngineService/ListSessions',
+            corral_dot_inference_dot_v1_dot_engine__service__pb2.ListSessionsRequest.SerializeToString,
+            corral_dot_inference_dot_v1_dot_engine__service__pb2.ListSessionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -27,8 +27,8 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class EngineServiceStub:
-    """EngineService inspects and controls the engine. It requires scope "admin", except ListRequests
-    and Abort, which are limited to the caller's project without it.
+    """EngineService inspects and controls the engine. It requires scope "admin", except ListRequests,
+    ListSessions and Abort, which are limited to the caller's project without it.
     """
 
     @_typing.overload
@@ -43,6 +43,10 @@ class EngineServiceStub:
     """WatchLoad sends the load periodically."""
     ListRequests: _grpc.UnaryUnaryMultiCallable[_engine_service_pb2.ListRequestsRequest, _engine_service_pb2.ListRequestsResponse]
     """ListRequests lists waiting and running requests."""
+    ListSessions: _grpc.UnaryUnaryMultiCallable[_engine_service_pb2.ListSessionsRequest, _engine_service_pb2.ListSessionsResponse]
+    """ListSessions lists the sessions of requests that have ended since the service started: of the last
+    4096, at most a day old. Of more, the project and priority with most loses its oldest.
+    """
     Abort: _grpc.UnaryUnaryMultiCallable[_engine_service_pb2.AbortRequest, _engine_service_pb2.AbortResponse]
     """Abort ends requests. It is idempotent: an unknown id is no error."""
     LoadModel: _grpc.UnaryUnaryMultiCallable[_engine_service_pb2.LoadModelRequest, _engine_service_pb2.LoadModelResponse]
@@ -107,8 +111,8 @@ class EngineServiceStub:
 
 @_typing.type_check_only
 class EngineServiceAsyncStub(EngineServiceStub):
-    """EngineService inspects and controls the engine. It requires scope "admin", except ListRequests
-    and Abort, which are limited to the caller's project without it.
+    """EngineService inspects and controls the engine. It requires scope "admin", except ListRequests,
+    ListSessions and Abort, which are limited to the caller's project without it.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -120,6 +124,10 @@ class EngineServiceAsyncStub(EngineServiceStub):
     """WatchLoad sends the load periodically."""
     ListRequests: _aio.UnaryUnaryMultiCallable[_engine_service_pb2.ListRequestsRequest, _engine_service_pb2.ListRequestsResponse]  # type: ignore[assignment]
     """ListRequests lists waiting and running requests."""
+    ListSessions: _aio.UnaryUnaryMultiCallable[_engine_service_pb2.ListSessionsRequest, _engine_service_pb2.ListSessionsResponse]  # type: ignore[assignment]
+    """ListSessions lists the sessions of requests that have ended since the service started: of the last
+    4096, at most a day old. Of more, the project and priority with most loses its oldest.
+    """
     Abort: _aio.UnaryUnaryMultiCallable[_engine_service_pb2.AbortRequest, _engine_service_pb2.AbortResponse]  # type: ignore[assignment]
     """Abort ends requests. It is idempotent: an unknown id is no error."""
     LoadModel: _aio.UnaryUnaryMultiCallable[_engine_service_pb2.LoadModelRequest, _engine_service_pb2.LoadModelResponse]  # type: ignore[assignment]
@@ -183,8 +191,8 @@ class EngineServiceAsyncStub(EngineServiceStub):
     """Undrain accepts new requests again."""
 
 class EngineServiceServicer:
-    """EngineService inspects and controls the engine. It requires scope "admin", except ListRequests
-    and Abort, which are limited to the caller's project without it.
+    """EngineService inspects and controls the engine. It requires scope "admin", except ListRequests,
+    ListSessions and Abort, which are limited to the caller's project without it.
     """
 
     def GetServerInfo(
@@ -214,6 +222,15 @@ class EngineServiceServicer:
         context: _ServicerContext,
     ) -> _typing.Union[_engine_service_pb2.ListRequestsResponse, _abc.Awaitable[_engine_service_pb2.ListRequestsResponse]]:
         """ListRequests lists waiting and running requests."""
+
+    def ListSessions(
+        self,
+        request: _engine_service_pb2.ListSessionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_engine_service_pb2.ListSessionsResponse, _abc.Awaitable[_engine_service_pb2.ListSessionsResponse]]:
+        """ListSessions lists the sessions of requests that have ended since the service started: of the last
+        4096, at most a day old. Of more, the project and priority with most loses its oldest.
+        """
 
     def Abort(
         self,

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -21,8 +22,11 @@ from inference_svc.engine.events import (
 )
 from inference_svc.engine.reasoning_tracker import ReasoningSpec
 from inference_svc.engine.request import Cancel, Pause, Submit
+from inference_svc.engine.sequence import Sequence
+from inference_svc.upstream.upstream_turn import SentPrompts
 from svc_kit.errors import ContextLengthExceeded, DeadlineExpired, FeatureUnsupported
 from tests.support.byte_engine import END, PROMPT, Attempt, ByteEngine, byte_request, connected
+from tests.support.sequences import make_request
 
 KINDS = ["llama_server", "vllm", "sglang"]
 TEXT = "Grüße, 世界 👋🏽!"
@@ -250,3 +254,54 @@ async def test_a_prompt_beyond_the_context_is_refused() -> None:
         events = await client.run(byte_request())
     expected = ContextLengthExceeded(field="prompt", prompt_tokens=5, context_tokens=4)
     assert error_of(events).error == expected
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_prompt_that_breaks_an_earlier_one_has_its_place(kind: str) -> None:
+    """It is compared with prompts that the project sent under the same key, and their outputs."""
+    engine = ByteEngine((*b"a" * 500, END), kind)
+    first = bytes(range(256)) + bytes(range(44))
+    changed = first[:40] + b"!" + first[41:]
+    goes_on = changed + b"a" * 8 + b"?"
+    requests: list[tuple[bytes, dict[str, Any]]] = [
+        (first, {}),
+        (changed, {"project": "blue"}),
+        (changed, {"cache_key": b"other"}),
+        (changed, {"reuse": False}),
+        (changed, {}),
+        (goes_on, {}),
+    ]
+    found = []
+    async with connected(engine) as client:
+        for number, (prompt, changes) in enumerate(requests):
+            options = {"max_tokens": 8, "project": "red", **changes}
+            events = await client.run(make_request(number, (*PROMPT, *prompt), **options))
+            (started,) = (each for each in events if isinstance(each, Started))
+            found.append(started.divergence and started.divergence[:2])
+
+    at = len(PROMPT) + 40
+    assert found == [None, None, None, None, (at, len(first) - 40), None]
+
+
+def test_the_oldest_prompts_are_forgotten_but_those_that_others_continue_first() -> None:
+    """Nor is there a divergence where the engine had more of a prompt."""
+    sent = SentPrompts(max_tokens=1000)
+    sessions = [[number, *range(400)] for number in range(3)]
+
+    def add(tokens: list[int]) -> None:
+        sent.add(Sequence(make_request(prompt=tokens, project="red"), arrived_at=0.0))
+
+    def found(num_cached: int = 0) -> list[bool]:
+        changed = [[*tokens[:100], 9999, *tokens[101:]] for tokens in sessions]
+        requests = [make_request(prompt=tokens, project="red") for tokens in changed]
+        return [sent.find_divergence(each, num_cached) is not None for each in requests]
+
+    add(sessions[0])
+    for length in (280, 320, 360, 401):
+        add(sessions[1][:length])
+    before = found()
+    add(sessions[2])
+
+    assert before == [True, True, False]
+    assert found() == [False, True, True]
+    assert found(num_cached=101) == [False, False, False]

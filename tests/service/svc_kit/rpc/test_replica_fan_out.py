@@ -83,6 +83,24 @@ async def test_who_lists_models_learns_no_addresses() -> None:
         assert from_rpc_error(failed.value).message == Draining().message
 
 
+async def test_a_session_of_several_replicas_is_one() -> None:
+    """With the turns of all, in the order of their ends, and the last end; the record is complete
+    since the last start of a replica."""
+    async with run_replicas(2) as replicas:
+        for replica, end_s in zip(replicas.replicas, (9, 2), strict=True):
+            replica.age_s = end_s
+        listed = await replicas.engine.ListSessions(pb.ListSessionsRequest(page_size=1))
+        first, second = replicas.addresses
+        both = listed.sessions[0]
+
+        assert [each.session_id for each in listed.sessions] == ["both", "a", "b"]
+        assert (both.num_turns, both.end_time.seconds, listed.record_time.seconds) == (2, 9, 9)
+        assert [(each.request_id, each.replica) for each in both.turns] == [
+            ("b", second),
+            ("a", first),
+        ]
+
+
 async def test_loads_are_summed_and_shown_by_replica() -> None:
     async with run_replicas(2) as replicas:
         reply = await replicas.engine.GetLoad(pb.GetLoadRequest())

@@ -1,12 +1,14 @@
 """Conversion of engine events to the messages of a stream."""
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 import pytest
 from corral.inference.v1 import generation_pb2 as pb
 from corral.inference.v1 import inference_service_pb2 as service_pb
+from corral.inference.v1.session_pb2 import SessionTurn
+from prometheus_client import CollectorRegistry
 
 from inference_svc.chat.divergence_text import PromptText
 from inference_svc.chat.parsers.formats import ReasoningFormat, ToolCallFormat, TurnFormat
@@ -24,8 +26,10 @@ from inference_svc.rpc.streaming import (
     Turn,
     stream_responses,
 )
+from inference_svc.sessions import SessionKey, SessionLog
 from inference_svc.usage import Counts, UsageKey
 from svc_kit.errors import DecodeFailed, TemplateFailed
+from svc_kit.metrics import EngineMetrics
 from tests.support.sequences import make_request
 from tests.support.turns import TOOLS
 
@@ -54,10 +58,24 @@ class FakeGeneration:
             2,
             UsageKey("red", "key_1", "demo"),
             LimitReservation(0),
+            SessionKey("s1", "mine"),
+            label="label_1",
         )
+        self.registry = CollectorRegistry()
+        self.sessions = SessionLog(EngineMetrics(self.registry).divergences)
 
     def count(self, key: UsageKey, counts: Counts) -> None:
         self.recorded.append((key.project, key.model, counts))
+
+    def stream_responses(self, turns: Sequence[Turn[ResponseT]]) -> AsyncIterator[ResponseT]:
+        accepted = self.accepted_request
+        return stream_responses(accepted, turns, self.count, self.sessions, NO_SPAN)
+
+    def turn(self) -> SessionTurn:
+        """The only one that is remembered."""
+        (session,) = self.sessions.sessions(project="red", session_id="s1").values()
+        (turn,) = session.turns
+        return turn
 
     def _cancel(self) -> None:
         self.num_cancelled += 1
@@ -103,9 +121,7 @@ async def collect(
 ) -> list[ResponseT]:
     """Return all responses; `received` has those before an error."""
     received = [] if received is None else received
-    async for response in stream_responses(
-        generation.accepted_request, turns, generation.count, NO_SPAN
-    ):
+    async for response in generation.stream_responses(turns):
         received.append(response)
     assert [response.sequence_number for response in received] == list(range(len(received)))
     return received
@@ -174,6 +190,11 @@ async def test_the_text_where_a_prompt_differs_from_the_cached_one_is_in_the_usa
         token_index=1, lost_tokens=300, field="prompt", cached_text="ye", prompt_text="C"
     )
     assert generation.stream.divergence == events.DivergenceText(1, 300, "prompt", "ye", "C")
+    turn, place = generation.turn(), {"model": "demo", "place": "prompt"}
+    assert turn.usage.divergence == pb.CacheDivergence(
+        token_index=1, lost_tokens=300, field="prompt"
+    )
+    assert generation.registry.get_sample_value("corral_prefix_divergences_total", place) == 1
 
 
 async def test_a_text_that_cannot_be_found_fails_nothing() -> None:
@@ -186,6 +207,49 @@ async def test_a_text_that_cannot_be_found_fails_nothing() -> None:
     usage = (await collect(generation, text_turns()))[-1].done.usage
 
     assert (usage.cached_tokens, usage.HasField("divergence")) == (1, False)
+    turn = generation.turn()
+    assert turn.usage.divergence == pb.CacheDivergence(token_index=1, lost_tokens=300)
+
+
+async def test_a_finished_request_is_a_turn_of_its_session() -> None:
+    """With the usage and timings that its caller was told."""
+    generation = FakeGeneration()
+    generation.stream.deliver(events.Started(0, 3, 1, events.CacheSource.LIVE))
+    generation.deliver_text("a")
+    generation.finish()
+    done = (await collect(generation, text_turns()))[-1].done
+    turn = generation.turn()
+
+    assert (turn.request_id, turn.label, turn.error_reason) == ("req_1", "label_1", "")
+    assert (turn.usage, turn.timings) == (done.usage, done.timings)
+    assert turn.finish_reason == pb.FINISH_REASON_STOP
+
+
+async def test_a_request_that_ends_early_is_a_turn_with_its_reason() -> None:
+    """And the tokens that it had generated; a client that leaves behind the last event has all."""
+    failed, left, ended = FakeGeneration(), FakeGeneration(), FakeGeneration()
+    failed.stream.deliver(events.Started(0, 3, 1))
+    failed.deliver_text("a")
+    failed.stream.fail(DecodeFailed(request_id="r"))
+    with pytest.raises(DecodeFailed):
+        await collect(failed, text_turns())
+    stream = left.stream_responses(text_turns())
+    await anext(stream)
+    await stream.aclose()  # type: ignore[attr-defined]  # it is a generator
+    ended.stream.deliver(events.Started(0, 3, 1))
+    ended.finish()
+    stream = ended.stream_responses(text_turns())
+    while not (await anext(stream)).HasField("done"):
+        pass
+    await stream.aclose()  # type: ignore[attr-defined]  # it is a generator
+    turns = [each.turn() for each in (failed, left, ended)]
+
+    assert [(turn.error_reason, turn.usage.completion_tokens) for turn in turns] == [
+        ("DECODE_FAILED", 1),
+        ("CALLER_CANCELLED", 0),
+        ("", 3),
+    ]
+    assert not turns[0].timings.HasField("first_token")
 
 
 async def test_pending_deltas_of_a_choice_become_one_message() -> None:
@@ -276,7 +340,7 @@ async def test_the_usage_of_a_failed_request_is_what_it_generated(
 async def test_closing_a_stream_cancels_the_request() -> None:
     """Before the engine sends an event."""
     generation = FakeGeneration()
-    stream = stream_responses(generation.accepted_request, text_turns(), generation.count, NO_SPAN)
+    stream = generation.stream_responses(text_turns())
     await anext(stream)
     await stream.aclose()  # type: ignore[attr-defined]  # it is a generator
 
@@ -314,7 +378,7 @@ async def test_usage_is_recorded_before_the_caller_is_told() -> None:
     generation.stream.deliver(events.Started(0, 3, 0))
     generation.deliver_text("a")
     generation.finish()
-    stream = stream_responses(generation.accepted_request, text_turns(), generation.count, NO_SPAN)
+    stream = generation.stream_responses(text_turns())
     async for response in stream:
         if response.HasField("done"):
             recorded = [*generation.recorded]

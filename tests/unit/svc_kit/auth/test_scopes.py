@@ -32,7 +32,7 @@ def test_the_engine_service_requires_the_scope_admin() -> None:
         name.rpartition("/")[2] for name, s in rows.items() if s not in for_operators
     }
 
-    assert open_to_callers == {"Abort", "ListRequests"}
+    assert open_to_callers == {"Abort", "ListRequests", "ListSessions"}
 
 
 def test_only_health_is_public() -> None:
