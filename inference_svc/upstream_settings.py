@@ -79,6 +79,10 @@ class UpstreamSettings(SettingsGroup):
     concurrency: int | None = Field(None, ge=1, le=4096)
     """Sequences that the engine at each URL gets at once; others wait in the queue here. Unset:
     what the engine says, else 16."""
+    batch_ahead: int | None = Field(None, ge=0, le=4096)
+    """Requests of batches that it gets beyond that, and that wait in it, so that it begins with one
+    as soon as another request ends. They wait here again when others come. Unset: as many again,
+    but 0 if concurrency is set, and in text mode."""
     context_tokens: int | None = Field(None, ge=256)
     """Context of one sequence, prompt and output. Unset: what the engine says."""
     connect_timeout_s: float = Field(5.0, gt=0, le=600)

@@ -113,6 +113,9 @@ class SequenceRequest:
     many alternatives. Since cached cells have no logits, the prompt then does not start from a
     cached prefix.
 
+    With `is_gathered` nobody reads the output before its end, so that an engine of others may send
+    several tokens at once.
+
     A draft has up to `max_draft` tokens, 0 for none; `predicted` is the caller's predicted output.
     A `deterministic` sequence is computed alone (`Planner.solo_plan`), and must neither `reuse` a
     prefix nor draft. The tokens of the `reasoning` are counted; None if the model has none.
@@ -145,6 +148,7 @@ class SequenceRequest:
     top_logprobs: int | None = None
     prompt_logprobs: int | None = None
     special_tokens: bool = False
+    is_gathered: bool = False
     visible_tokens: frozenset[int] = frozenset()
     priority: int = 2
     project: str = ""

@@ -222,7 +222,9 @@ def _attention(overrides: ModelSettings) -> Attention:
 
 def upstream_target(name: str, settings: UpstreamSettings) -> UpstreamTarget:
     """The engines behind the name of a model."""
-    tls = settings.tls or UpstreamTlsSettings()
+    tls, ahead = settings.tls or UpstreamTlsSettings(), settings.batch_ahead
+    if ahead is None and (settings.concurrency is not None or settings.is_text_mode):
+        ahead = 0
     return UpstreamTarget(
         name,
         settings.urls,
@@ -233,6 +235,7 @@ def upstream_target(name: str, settings: UpstreamSettings) -> UpstreamTarget:
         key_file=settings.key_file,
         headers=tuple((key, value.get_secret_value()) for key, value in settings.headers.items()),
         concurrency=settings.concurrency,
+        batch_ahead=ahead,
         context_tokens=settings.context_tokens,
         connect_timeout_s=settings.connect_timeout_s,
         first_token_timeout_s=settings.first_token_timeout_s,

@@ -1,7 +1,8 @@
 """The connection to an upstream: takes the commands of an engine, and emits its events.
 
-Requests wait in the queue of a local engine until one of the URLs has a free slot. `upstream_turn`
-serves one of them, `endpoints` says which URLs may be asked, and `probe` what is behind them.
+Requests wait in the queue of a local engine until one of the URLs has a free slot (`dispatcher`).
+`upstream_turn` serves one of them, `endpoints` says which URLs may be asked, and `probe` what is
+behind them.
 """
 
 import asyncio
@@ -38,13 +39,13 @@ from inference_svc.engine.request import (
     ShareCores,
     Submit,
 )
-from inference_svc.engine.scheduler.queue import AdmissionQueue, PriorityAging, ProjectSlots
 from inference_svc.engine.sequence import Sequence
 from inference_svc.engine_client.features import Features
 from inference_svc.engine_client.messages import EngineMessage, ModelReady, Ready, SnapshotDone
 from inference_svc.engine_client.process import StartFailed
 from inference_svc.llama.warmup import WarmUp
 from inference_svc.snapshots.store import FolderUsage
+from inference_svc.upstream.dispatcher import Dispatcher
 from inference_svc.upstream.endpoint import Endpoint
 from inference_svc.upstream.endpoints import Endpoints, EndpointStatus, Mode, Probed
 from inference_svc.upstream.engine_api import EngineInfo
@@ -107,10 +108,8 @@ class UpstreamConnection:
         self._served: ServedModel | None = None
         self._listed: frozenset[str] | None = None
         self._features: Features | None = None
-        self._queue = AdmissionQueue()
-        self._aging, self._projects = PriorityAging(1), ProjectSlots(1)
-        self._turns: dict[int, Turn] = {}
-        self._tasks: dict[int, asyncio.Task[None]] = {}
+        max_wait_s = target.first_token_timeout_s / 2
+        self._dispatcher = Dispatcher(self._endpoints, max_wait_s, self._on_done)
         self._events: list[Event] = []
         self._is_ended = False
         self._load: ModelLoad | None = None
@@ -129,7 +128,7 @@ class UpstreamConnection:
             case Cancel(sequence_id):
                 self._cancel(sequence_id)
             case Pause(sequence_id, paused):
-                if (turn := self._turns.get(sequence_id)) is not None:
+                if (turn := self._dispatcher.turns.get(sequence_id)) is not None:
                     turn.set_paused(paused=paused)
                     self._admit()
             case _:
@@ -159,7 +158,7 @@ class UpstreamConnection:
 
     async def close(self) -> None:
         """Close all connections, and wait until nothing runs."""
-        tasks = [*self._tasks.values()]
+        tasks = self._dispatcher.tasks
         self._end(None)
         await asyncio.gather(*tasks, self._endpoints.close(), return_exceptions=True)
 
@@ -176,7 +175,7 @@ class UpstreamConnection:
             return
         self._is_ended = True
         self._timer.cancel()
-        for task in self._tasks.values():
+        for task in self._dispatcher.tasks:
             task.cancel()
         self._endpoints.stop()
         if code is not None:
@@ -218,8 +217,8 @@ class UpstreamConnection:
         counters = served.counters
         load = ModelLoad(
             self._target.name,
-            num_running=len(self._tasks),
-            num_waiting=len(self._queue),
+            num_running=self._dispatcher.num_running,
+            num_waiting=self._dispatcher.num_waiting,
             prompt_tokens=counters.prompt,
             cached_tokens=counters.cached,
             output_tokens=counters.output,
@@ -251,7 +250,7 @@ class UpstreamConnection:
         """Start what waits, or end if no engine can be reached, and none still writes an answer."""
         if self._is_ended:
             return
-        if self._served is None or self._tasks or not self._endpoints.are_lost:
+        if self._served is None or self._dispatcher.tasks or not self._endpoints.are_lost:
             self._admit()
             return
         log.warning("no engine of %s can be reached", self._target.name)
@@ -270,9 +269,9 @@ class UpstreamConnection:
             probed.features.takes_grammars,
             probed.features.takes_gbnf,
             self._emit,
-            lambda project: self._queue.shares.charge(project, 1),
+            lambda project: self._dispatcher.queue.shares.charge(project, 1),
         )
-        self._aging, self._projects = PriorityAging(slots), ProjectSlots(slots)
+        self._dispatcher.set_slots(slots)
         load_s = time.monotonic() - self._started_at
         ready = ModelReady(
             name,
@@ -308,9 +307,7 @@ class UpstreamConnection:
         except DomainError as error:
             self._emit(Failed(request.sequence_id, error))
             return
-        self._turns[request.sequence_id] = turn
-        self._queue.shares.enter(request.project)
-        self._queue.push(turn.sequence)
+        self._dispatcher.add(turn)
         self._admit()
 
     def _new_turn(self, request: SequenceRequest | EmbeddingRequest) -> Turn:
@@ -332,61 +329,26 @@ class UpstreamConnection:
         return probed.engine.turn(sequence, served)
 
     def _admit(self) -> None:
-        """Start as many waiting requests as the engines have slots for."""
-        if not len(self._queue) or self._is_ended:
-            return
-        now = time.monotonic()
-        running = [self._turns[sequence_id].sequence for sequence_id in self._tasks]
-        self._aging.begin(running, now)
-        self._projects.begin(running, now, self._endpoints.num_slots)
-        for sequence in self._queue.in_order(self._aging.priority_of):
-            if not self._projects.may_start(sequence):
-                continue
-            failed_at = self._turns[sequence.request.sequence_id].failed_at
-            endpoint = self._endpoints.choose(now, failed_at)
-            if endpoint is not None:
-                self._start(sequence, endpoint)
-            elif failed_at is None:
-                return
-
-    def _start(self, sequence: Sequence, endpoint: Endpoint) -> None:
-        sequence_id = sequence.request.sequence_id
-        turn = self._turns[sequence_id]
-        self._queue.remove(sequence)
-        if not turn.is_charged:
-            turn.is_charged = True
-            num_tokens = len(sequence.tokens) or sequence.request.estimated_tokens
-            self._queue.shares.charge(sequence.request.project, num_tokens)
-        self._aging.start(sequence)
-        self._projects.start(sequence)
-        used = {self._turns[other].slot for other in self._tasks}
-        turn.slot = next(slot for slot in range(len(used) + 1) if slot not in used)
-        endpoint.num_running += 1
-        task = self._loop.create_task(turn.run(endpoint))
-        task.add_done_callback(lambda done: self._on_done(turn, endpoint, done))
-        self._tasks[sequence_id] = task
+        if not self._is_ended:
+            self._dispatcher.admit()
 
     def _on_done(self, turn: Turn, endpoint: Endpoint, task: asyncio.Task[None]) -> None:
-        """Free the slot of a request, even if it was cancelled before its task began to run."""
         sequence_id = turn.sequence.request.sequence_id
-        endpoint.num_running -= 1
-        if self._tasks.get(sequence_id) is task:
-            del self._tasks[sequence_id]
         problem = None if task.cancelled() else task.exception()
         if self._is_ended:
             return
         if isinstance(problem, EngineFault):
             self._on_fault(turn, endpoint, problem)
         elif isinstance(problem, DomainError):
-            if sequence_id in self._turns:
+            if sequence_id in self._dispatcher.turns:
                 self._fail(turn, problem)
         elif problem is not None:
             log.error("a request to %s failed", self._target.name, exc_info=problem)
-            if sequence_id in self._turns:
+            if sequence_id in self._dispatcher.turns:
                 self._fail(turn, DecodeFailed(request_id=turn.sequence.request.request_id))
         elif not task.cancelled():
             self._endpoints.on_served(endpoint, turn.failed_at)
-            self._remove(turn)
+            self._dispatcher.drop(turn)
         self._go_on()
 
     def _on_fault(self, turn: Turn, endpoint: Endpoint, fault: EngineFault) -> None:
@@ -401,14 +363,14 @@ class UpstreamConnection:
         if not turn.is_finished:  # it may have been cancelled in the same turn of the loop
             error = judge(turn, endpoint, fault, time.monotonic(), self._target.name)
             if error is None:
-                self._queue.push(turn.sequence)
+                self._dispatcher.queue.push(turn.sequence)
             else:
                 self._fail(turn, error)
         if not isinstance(fault, RequestRefused):
             self._endpoints.on_failed(endpoint, fault)
 
     def _cancel(self, sequence_id: int) -> None:
-        turn = self._turns.get(sequence_id)
+        turn = self._dispatcher.turns.get(sequence_id)
         if turn is not None and not turn.is_finished:
             phase = turn.phase
             self._drop(turn)
@@ -420,22 +382,10 @@ class UpstreamConnection:
 
     def _drop(self, turn: Turn) -> None:
         """End a sequence in any phase; the engine sees that its connection is closed."""
-        sequence_id = turn.sequence.request.sequence_id
         turn.is_finished = True
-        if sequence_id in self._queue.ids:
-            self._queue.remove(turn.sequence)
-        if (task := self._tasks.pop(sequence_id, None)) is not None:
-            task.cancel()
-        self._remove(turn)
-
-    def _remove(self, turn: Turn) -> None:
-        if self._turns.pop(turn.sequence.request.sequence_id, None) is not None:
-            self._queue.shares.leave(turn.sequence.request.project)
+        self._dispatcher.drop(turn)
 
     def _expire(self, now: float) -> None:
-        expired = {sequence.request.sequence_id for sequence in self._queue.expired(now)}
-        for sequence_id, turn in list(self._turns.items()):
-            deadline = turn.sequence.request.deadline
-            is_late = deadline is not None and deadline <= now
-            if (is_late or sequence_id in expired) and not turn.is_finished:
+        for turn in self._dispatcher.late_turns(now):
+            if not turn.is_finished:
                 self._fail(turn, DeadlineExpired(phase=turn.phase))

@@ -109,6 +109,10 @@ class EmbeddingTurn(Turn):
     def can_go_on(self) -> bool:
         return True
 
+    @property
+    def may_wait_there(self) -> bool:
+        return False  # it shows no sign of life before its answer, so nobody sees whether it waits
+
     def refusal(self, fault: RequestRefused) -> DomainError:
         """What an engine does not accept is most likely something of the inputs."""
         limit = self._served.context_tokens

@@ -59,10 +59,11 @@ class EndpointState(enum.Enum):
 
 
 class Endpoint:
-    """One URL. `num_running` are the requests in flight, of at most `slots`, `problem` is why it is
-    not up since `down_at`; `is_lost`: the last probe failed, by more than overload. `adapters` are
-    as in `EngineInfo`. `verify` asks what the engine is, at each new connection for a stream.
-    `certificate_end` is that of the last TLS connection, in seconds since 1970."""
+    """One URL. `num_running` are the requests in flight, of at most `slots`, and of batches `ahead`
+    more, which wait in the engine. `problem` is why it is not up since `down_at`; `is_lost`: the
+    last probe failed, by more than overload. `adapters` are as in `EngineInfo`. `verify` asks what
+    the engine is, at each new connection for a stream. `certificate_end` is that of the last TLS
+    connection, in seconds since 1970."""
 
     def __init__(
         self, target: UpstreamTarget, url: str, verify: "Callable[[Endpoint], Awaitable[None]]"
@@ -74,7 +75,7 @@ class Endpoint:
         self.is_lost = False
         self.adapters: Mapping[str, str | int] = {}
         self.certificate_end: int | None = None
-        self.num_running = self.slots = 0
+        self.num_running = self.slots = self.ahead = 0
         self.probe_at = self.rest_until = self.down_at = 0.0
         self._pause_s, self._rest_s = _FIRST_PAUSE_S, _RETRY_AFTER_S
         self._target = target
@@ -102,9 +103,13 @@ class Endpoint:
 
     def mark_failed(self, fault: EngineFault, now: float) -> None:
         """Send no more requests to it until it has been probed: at once after a first failure, and
-        after growing pauses if it repeats. Overload only sets it aside for rests that grow."""
+        after growing pauses if it repeats. Overload only sets it aside for rests that grow, and one
+        that refuses what would wait in it gets no more of that."""
         if isinstance(fault, EngineOverloaded) and self.state is EndpointState.UP:
-            self._rest(fault.retry_after_s, now)
+            if self.num_running >= self.slots > 0:
+                self.ahead = 0
+            else:
+                self._rest(fault.retry_after_s, now)
             return
         is_unusable = isinstance(fault, EngineUnusable)
         was_up = self.state is EndpointState.UP
@@ -124,9 +129,10 @@ class Endpoint:
             self._rest_s = min(self._rest_s * 2, _MAX_PAUSE_S)
         self.rest_until = max(self.rest_until, now + retry_after_s)
 
-    def can_start(self, now: float) -> bool:
-        """Whether it may get one more request."""
-        is_free = self.num_running < self.slots and self.rest_until <= now
+    def can_start(self, now: float, *, is_ahead: bool = False) -> bool:
+        """Whether it may get one more request; with `is_ahead` one that may wait in it."""
+        limit = self.slots + (self.ahead if is_ahead else 0)
+        is_free = self.num_running < limit and self.rest_until <= now
         return self.state is EndpointState.UP and is_free
 
     def close(self) -> None:

@@ -135,16 +135,24 @@ class Endpoints:
         """The requests that the URLs that are up get at once."""
         return sum(each.slots for each in self._endpoints if each.state is EndpointState.UP)
 
-    def choose(self, now: float, failed_at: Endpoint | None = None) -> Endpoint | None:
-        """The least busy URL that may get a request, if any. The one where it failed gets it again
-        only if no other is up, and once that one has been probed."""
+    @property
+    def num_ahead(self) -> int:
+        """The requests that wait in the engines."""
+        return sum(max(each.num_running - each.slots, 0) for each in self._endpoints)
+
+    def choose(
+        self, now: float, failed_at: Endpoint | None = None, *, is_ahead: bool = False
+    ) -> Endpoint | None:
+        """The least busy URL that may get a request, if any; with `is_ahead` also one where it
+        would wait. The one where it failed gets it again only if no other is up, and once that one
+        has been probed."""
         if self.probed is None:
             return None
         up = [each for each in self._endpoints if each.state is EndpointState.UP]
         others = [each for each in up if each is not failed_at]
         if not others and failed_at is not None and failed_at.url not in self._probes:
             others = up
-        free = [each for each in others if each.can_start(now)]
+        free = [each for each in others if each.can_start(now, is_ahead=is_ahead)]
         return min(free, key=lambda each: each.num_running, default=None)
 
     def on_served(self, endpoint: Endpoint, failed_at: Endpoint | None) -> None:
@@ -272,6 +280,7 @@ class Endpoints:
             self._found_at = time.monotonic()
         self._found[endpoint.url] = found
         endpoint.slots = found.slots
+        endpoint.ahead = found.slots if target.batch_ahead is None else target.batch_ahead
         endpoint.adapters = info.adapters
         if self.probed is not None:
             up = [each.url for each in self._endpoints if each.state is EndpointState.UP]

@@ -33,14 +33,15 @@ from inference_svc.upstream.engine_api import (
     EngineInfo,
     Generation,
     TokenLogprob,
+    gbnf_choices,
     listed_models,
     members,
     positive,
     raise_error,
+    single_lark,
     token_ids,
 )
 from inference_svc.upstream.faults import AnswerInvalid, EngineUnusable, excerpt
-from inference_svc.upstream.grammars import gbnf_choices, single_lark
 from inference_svc.upstream.pieces import PieceIndex
 from inference_svc.upstream.target import UpstreamTarget
 

@@ -19,10 +19,10 @@ from inference_svc.upstream.engine_api import (
     members,
     positive,
     raise_error,
+    single_lark,
     token_ids,
 )
 from inference_svc.upstream.faults import AnswerInvalid, EngineUnusable, RequestRefused
-from inference_svc.upstream.grammars import single_lark
 from inference_svc.upstream.target import UpstreamTarget
 
 _MAX_LOGPROBS: Final = 20

@@ -37,7 +37,8 @@ class UpstreamTarget:
     `adapters` are the names of those that requests may use, as the engine lists them; those that it
     lacks it is to load from `adapter_folder`, if that is set.
     `key_file` has a key for `Authorization: Bearer`, and is read at each connection. `concurrency`,
-    of each URL, and `context_tokens` are the engine's if None. Times are in seconds: until
+    of each URL, and `context_tokens` are the engine's if None; `batch_ahead` are the requests of
+    batches beyond it, None for as many again. Times are in seconds: until
     connected, until the first token, and between two parts of an answer. `ca_file` verifies engines
     instead of the system's authorities; `certificate_file` and `certificate_key_file` are the
     client's. `default_path` is that of URLs that have none. In text mode it generates or `embeds`.
@@ -52,6 +53,7 @@ class UpstreamTarget:
     key_file: Path | None = None
     headers: tuple[tuple[str, str], ...] = ()
     concurrency: int | None = None
+    batch_ahead: int | None = None
     context_tokens: int | None = None
     connect_timeout_s: float = 5.0
     first_token_timeout_s: float = 600.0

@@ -13,6 +13,7 @@ from typing import Final
 from inference_svc.engine.events import Divergence, Event, Started, Timings
 from inference_svc.engine.kv_cache.divergence import MIN_LOST_TOKENS, find_divergence
 from inference_svc.engine.request import SequenceRequest
+from inference_svc.engine.scheduler.queue import BATCH
 from inference_svc.engine.sequence import Sequence
 from inference_svc.engine.slots import common_prefix
 from inference_svc.upstream.endpoint import REFUSED, Endpoint, OnData
@@ -91,7 +92,8 @@ class ServedModel:
 
 
 class Turn(ABC):
-    """A sequence in the queue or at an engine. `slot` is its number among those in flight.
+    """A sequence in the queue or at an engine, which was sent to `endpoint` last. `slot` is its
+    number among those in flight.
 
     `num_lost` are the engines that it lost, `num_failed` the errors with which engines answered it,
     the last one at `failed_at`; `refused_at` is when engines began to refuse it as overloaded.
@@ -103,6 +105,7 @@ class Turn(ABC):
         self.is_finished = False
         self.is_charged = False
         self.num_lost = self.num_failed = 0
+        self.endpoint: Endpoint | None = None
         self.failed_at: Endpoint | None = None
         self.refused_at: float | None = None
         self.slot = 0
@@ -122,6 +125,11 @@ class Turn(ABC):
     @abstractmethod
     def refusal(self, fault: RequestRefused) -> DomainError:
         """The error of a request that an engine does not accept."""
+
+    @property
+    def may_wait_there(self) -> bool:
+        """Whether it may be sent to an engine that will begin with it later."""
+        return self.sequence.request.priority <= BATCH
 
     @property
     def phase(self) -> str:

@@ -22,13 +22,16 @@ from inference_svc.upstream.engine_api import (
     positive,
     raise_error,
     served_model,
+    single_lark,
     token_ids,
 )
 from inference_svc.upstream.faults import AnswerInvalid, RequestRefused
-from inference_svc.upstream.grammars import single_lark
 from inference_svc.upstream.target import UpstreamTarget
 
 _SEEDS: Final = 1 << 63
+_GATHERED: Final = 8
+"""Tokens in an event of an output that nobody reads before its end. As many may be lost with an
+engine, or be written beyond a stop text, and the limit between tokens is between events."""
 _MAX_LOGPROBS: Final = 20
 """The default of --max-logprobs, which the server does not tell."""
 _FORMS: Final = {
@@ -92,7 +95,6 @@ class Vllm:
             "max_tokens": generation.max_tokens,
             "min_tokens": generation.min_tokens,
             "stream": True,
-            "stream_options": {"include_usage": True},
             "return_token_ids": True,
             "return_tokens_as_token_ids": True,
             "seed": (request.seed + request.choice) % _SEEDS,
@@ -104,6 +106,8 @@ class Vllm:
                 if name not in ("logit_bias", "allowed_token_ids")
             },
         }
+        if request.is_gathered:
+            body["stream_interval"] = _GATHERED
         if request.top_logprobs is not None:
             body["logprobs"] = request.top_logprobs
         if values["logit_bias"]:

@@ -250,14 +250,19 @@ def merged_reply(
             for session in total.sessions:
                 session.turns.sort(key=lambda each: each.end_time.ToNanoseconds())
         case pb.AbortResponse():
-            kinds: dict[str, pb.AbortOutcome.Kind] = {}
-            for each in total.outcomes:  # ABORTED is less than NOT_RUNNING
-                kinds[each.request_id] = min(each.kind, kinds.get(each.request_id, each.kind))
-            del total.outcomes[:]
-            for request_id, kind in kinds.items():
-                total.outcomes.add(request_id=request_id, kind=kind)
+            _merge_outcomes(total)
     merged: Message = total
     return merged
+
+
+def _merge_outcomes(total: pb.AbortResponse) -> None:
+    """Keep one outcome of each request."""
+    kinds: dict[str, pb.AbortOutcome.Kind] = {}
+    for each in total.outcomes:  # ABORTED is less than NOT_RUNNING
+        kinds[each.request_id] = min(each.kind, kinds.get(each.request_id, each.kind))
+    del total.outcomes[:]
+    for request_id, kind in kinds.items():
+        total.outcomes.add(request_id=request_id, kind=kind)
 
 
 def _merged_models(lists: Sequence[Iterable[Model]]) -> ListModelsResponse:

@@ -15,6 +15,7 @@ SERVICES: Final = "tests/e2e/test_upstream_services.py"
 FEATURES: Final = "tests/unit/inference_svc/upstream/test_features.py"
 RPC: Final = "tests/unit/inference_svc/rpc/test_upstream_features.py"
 CONTINUATION: Final = "tests/unit/inference_svc/engine_client/test_continuation.py"
+ADMISSION: Final = f"{UPSTREAM}/test_upstream_admission.py"
 ADAPTERS: Final = f"{UPSTREAM}/test_upstream_adapters.py"
 LOADS: Final = f"{ADAPTERS}::test_an_engine_is_told_to_load_what_it_lacks_from_the_folder"
 TEXT: Final = f"{UPSTREAM}/test_text_mode.py"
@@ -81,6 +82,23 @@ TESTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             f"{ADAPTERS}::test_only_llama_server_mixes_adapters",
             "tests/e2e/test_upstream_adapters.py"
             "::test_each_adapter_is_a_model_that_the_engine_is_asked_for",
+        ),
+    },
+    "Batches": {
+        "another request comes": (
+            f"{ADMISSION}::test_what_waits_in_an_engine_makes_way_for_others",
+            f"{ADMISSION}::test_what_is_cancelled_while_it_leaves_an_engine_does_not_come_back",
+        ),
+        "the engine refuses them as overload (`--max-num-queued-reqs`)": (
+            f"{ADMISSION}::test_an_engine_that_refuses_what_would_wait_in_it_gets_no_more_of_that",
+            f"{ADMISSION}::test_an_engine_that_refuses_what_would_wait_in_it_does_not_rest",
+        ),
+        "they wait in the engine for half of `first_token_timeout_s`": (
+            f"{ADMISSION}::test_an_engine_is_not_lost_because_something_waits_in_it_for_long",
+        ),
+        "embeddings, text mode (unless `batch_ahead` is set)": (
+            f"{VECTORS}::test_requests_wait_in_the_order_of_priorities_and_projects",
+            f"{POOL}::test_lines_of_batches_wait_in_engines_whose_slots_are_not_set",
         ),
     },
     "Embeddings": {

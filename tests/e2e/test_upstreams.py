@@ -277,6 +277,25 @@ def test_a_batch_runs_over_the_engine(client: openai.OpenAI, corral: Corral) -> 
     assert [each["message"]["content"] for each in answers] == [SAYS] * 3
 
 
+def test_vllm_sends_several_tokens_at_once_to_those_who_need_the_whole_answer(
+    kind: str, client: openai.OpenAI, corral: Corral, engine: EngineStandIn
+) -> None:
+    """Streams get each when it is written."""
+    message: Any = {"role": "user", "content": "What did the cat do?"}
+    body = {"model": "big", "messages": [message]}
+    line = {"custom_id": "l", "method": "POST", "url": "/v1/chat/completions", "body": body}
+    intervals = []
+    ask(client)
+    intervals.append(engine.generations[-1].get("stream_interval"))
+    with client.chat.completions.create(model="big", messages=[message], stream=True) as stream:
+        assert len(list(stream)) > 2
+    intervals.append(engine.generations[-1].get("stream_interval"))
+    wait_for_batch(corral, start_batch(client, [line]).id)
+    intervals.append(engine.generations[-1].get("stream_interval"))
+
+    assert intervals == ([8, None, 8] if kind == "vllm" else [None] * 3)
+
+
 def test_a_run_of_an_assistant_answers_over_the_engine(client: openai.OpenAI) -> None:
     assistant = client.beta.assistants.create(model="big", instructions="Be brief.")
     thread = client.beta.threads.create(messages=[{"role": "user", "content": "Hi"}])

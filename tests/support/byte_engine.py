@@ -75,8 +75,9 @@ class Attempt:
 
 @dataclass
 class ByteEngine:
-    """One engine; `bodies` are the requests for tokens that it got, `closed` how many of them were
-    closed by the client, and `accepted` the connections to it."""
+    """One engine; `bodies` are the requests for tokens that it got, `most_at_once` how many it had
+    at the same time, `closed` how many of them were closed by the client, and `accepted` the
+    connections to it."""
 
     reply: Sequence[int]
     kind: str = "llama_server"
@@ -91,6 +92,8 @@ class ByteEngine:
     slots: int = 4
     closed: int = 0
     accepted: int = 0
+    num_open: int = 0
+    most_at_once: int = 0
     ignores_constraints: bool = False
     max_logprobs: int | None = None
     """Of messages: the alternatives of a token that it tells; None: it ignores the fields."""
@@ -105,6 +108,13 @@ class ByteEngine:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", port, ssl=ssl)
         port = self._server.sockets[0].getsockname()[1]
         self.url = f"{'https' if ssl else 'http'}://127.0.0.1:{port}"
+
+    async def got(self, count: int) -> None:
+        """Wait until it has got so many requests for tokens; fail after half a minute."""
+        async with asyncio.timeout(30):
+            while len(self.bodies) < count:
+                self.got_one.clear()
+                await self.got_one.wait()
 
     async def stop(self) -> None:
         """Close the socket and all connections."""
@@ -195,6 +205,8 @@ class ByteEngine:
         self, body: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         self.bodies.append(body)
+        self.num_open += 1
+        self.most_at_once = max(self.most_at_once, self.num_open)
         self.got_one.set()
         attempt = self.attempts.pop(0) if self.attempts else Attempt()
         body.setdefault("prompt", body.get("input_ids"))
@@ -209,6 +221,7 @@ class ByteEngine:
             if task is watch or is_closed:
                 task.cancel()
         _, problem = await asyncio.gather(watch, answer, return_exceptions=True)
+        self.num_open -= 1
         if is_closed:
             self.closed += 1
             self.closed_one.set()

@@ -30,6 +30,7 @@ _VLLM_FIELDS: Final[Mapping[str, tuple[type, ...]]] = {
     **dict.fromkeys(("frequency_penalty", "presence_penalty", "top_k", "seed"), _NUMBER),
     **dict.fromkeys(("logprobs", "max_tokens", "min_tokens"), _NUMBER),
     "ignore_eos": (bool,),
+    "stream_interval": (int,),
     "logit_bias": (dict, type(None)),
     "allowed_token_ids": (list, type(None)),
 }
@@ -188,7 +189,8 @@ class LlamaServer(Engine):
 
 
 class Vllm(Engine):
-    """Events with the tokens since the last one, of which the last one has the reason."""
+    """Events with the tokens since the last one, of which the last one has the reason. The first
+    one has a token, and others as many as `stream_interval` says."""
 
     generate_path = "/v1/completions"
     begins_early = True
@@ -262,7 +264,11 @@ class Vllm(Engine):
 
     def token(self, output: Output) -> Iterator[str]:
         """The first event has the prompt too."""
-        choice = self._choice(output, output.tokens[-1:])
+        count, interval = len(output.tokens), output.asked.body.get("stream_interval", 1)
+        num_new = (count - 2) % interval + 1 if count > 1 else 1
+        if not output.reason and count > 1 and num_new < interval:
+            return
+        choice = self._choice(output, output.tokens[-num_new:])
         if len(output.tokens) == 1 and output.asked.body.get("return_token_ids"):
             choice["prompt_token_ids"] = list(output.asked.prompt)
         value = self._head() | {"choices": [choice]}

@@ -2,7 +2,8 @@
 
 `python -m tools.demo_model.export_hf FOLDER`, with the Python of `.venv`. The weights are those of
 the GGUF file, dequantized to f32 without loss, so that engines can be compared token by token. The
-layers are named and their rotary rows ordered as transformers' LlamaForCausalLM has them.
+layers are named and their rotary rows ordered as transformers' LlamaForCausalLM has them. With
+`--model` a LoRA adapter of it is written as PEFT does.
 """
 
 import argparse
@@ -54,6 +55,35 @@ def export_tokenizer(source: Path, folder: Path) -> None:
     ):
         text = json.dumps(content, ensure_ascii=False, indent=1)
         (folder / name).write_text(text + "\n", encoding="utf-8")
+
+
+def export_adapter(source: Path, folder: Path) -> None:
+    """Write a LoRA adapter of such a model into a folder that is made if needed."""
+    reader = gguf.GGUFReader(source)
+    values = _read(reader)
+    heads = _heads(_read(gguf.GGUFReader(BUNDLED_PATH)))
+    tensors = {}
+    for tensor in reader.tensors:
+        array = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype("<f4")
+        name, matrix = tensor.name.removesuffix(".lora_a"), "lora_A"
+        if name == tensor.name:
+            name, matrix = tensor.name.removesuffix(".lora_b"), "lora_B"
+        _, layer, kind, _ = name.split(".")
+        if matrix == "lora_B" and kind in heads:
+            array = _split_halves(array, heads[kind])
+        name = f"base_model.model.model.layers.{layer}.{_LAYER[kind]}.{matrix}.weight"
+        tensors[name] = np.ascontiguousarray(array)
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "r": min(min(array.shape) for array in tensors.values()),
+        "lora_alpha": values["adapter.lora.alpha"],
+        "target_modules": sorted({name.split(".")[-3] for name in tensors}),
+        "bias": "none",
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "adapter_config.json").write_text(json.dumps(config, indent=1) + "\n")
+    _write_safetensors(folder / "adapter_model.safetensors", tensors)
 
 
 def _read(reader: gguf.GGUFReader) -> dict[str, Any]:
@@ -159,10 +189,7 @@ def _tokenizer_config(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tensors(reader: gguf.GGUFReader, values: dict[str, Any]) -> dict[str, NDArray[np.float32]]:
-    heads = {
-        "attn_q": values["llama.attention.head_count"],
-        "attn_k": values["llama.attention.head_count_kv"],
-    }
+    heads = _heads(values)
     tensors = {}
     for tensor in reader.tensors:
         array = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype("<f4")
@@ -174,6 +201,14 @@ def _tensors(reader: gguf.GGUFReader, values: dict[str, Any]) -> dict[str, NDArr
                 array = _split_halves(array, heads[kind])
         tensors[name] = np.ascontiguousarray(array)
     return tensors
+
+
+def _heads(values: dict[str, Any]) -> dict[str, int]:
+    """The heads in the rows of what is rotated."""
+    return {
+        "attn_q": values["llama.attention.head_count"],
+        "attn_k": values["llama.attention.head_count_kv"],
+    }
 
 
 def _split_halves(rows: NDArray[np.float32], num_heads: int) -> NDArray[np.float32]:
@@ -204,7 +239,8 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--model", type=Path, default=BUNDLED_PATH, help="another GGUF file")
     options = parser.parse_args()
-    export(options.model, options.folder)
+    is_adapter = "adapter.type" in gguf.GGUFReader(options.model).fields
+    (export_adapter if is_adapter else export)(options.model, options.folder)
     return 0
 
 

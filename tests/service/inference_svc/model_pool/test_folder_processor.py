@@ -26,7 +26,7 @@ from inference_svc.structured_output.spec import (
     OutputSpec,
     ToolCallSpec,
 )
-from inference_svc.upstream.grammars import single_lark
+from inference_svc.upstream.engine_api import single_lark
 from svc_kit.lifecycle import StartupError
 from svc_kit.metrics import EngineMetrics
 from svc_kit.sandbox.pool import SandboxPool, SandboxSettings

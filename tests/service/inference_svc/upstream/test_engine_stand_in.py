@@ -24,7 +24,6 @@ UNSHARED = {
     "slots after",
     "metrics",
     "stop",  # stop texts are never sent to an engine
-    "interval",
     "overload",
     "closed",
     "no tokens",  # no request asks for none
@@ -52,6 +51,21 @@ def test_an_answer_has_the_recorded_status_and_shape(kind: str, exchange: Exchan
     assert answer.status == recorded.status
     assert answer.is_stream == recorded.is_stream
     assert fits(answer.shape, recorded.shape), (answer.shape, recorded.shape)
+
+
+def test_tokens_come_in_as_many_events_as_recorded() -> None:
+    """The first one alone, and then as many as were asked for together."""
+    (exchange,) = (each for each in EXCHANGES["vllm"] if each.name == "interval")
+    recorded = next(each for line, each in recordings("vllm") if line["name"] == "interval")
+    with run_engine("vllm", ANSWER) as engine:
+        found = send(engine.url, exchange)
+
+    assert _token_events(found) == _token_events(recorded)
+    assert [len(each) for each in _token_events(found)] == [1, 4, 4]
+
+
+def _token_events(answer: Answer) -> list[list[int]]:
+    return [each["choices"][0]["token_ids"] for each in answer.events if each != "[DONE]"]
 
 
 @pytest.mark.parametrize("kind", recorded_features())

@@ -1,5 +1,5 @@
-"""Which engine gets a request, and when: slots that are freed, overload, and requests at which an
-engine fails."""
+"""Which engine gets a request, and when: slots that are freed, batches, overload, and requests at
+which an engine fails."""
 
 import asyncio
 import json
@@ -7,8 +7,11 @@ import time
 from functools import partial
 from typing import Any
 
-from inference_svc.engine.events import Cancelled, Delta, Event, Failed
+import pytest
+
+from inference_svc.engine.events import Cancelled, Delta, Event, Failed, ModelLoad
 from inference_svc.engine.request import Cancel, Submit
+from inference_svc.engine.scheduler.queue import BATCH
 from inference_svc.upstream.endpoint import Endpoint, EndpointState
 from inference_svc.upstream.faults import EngineOverloaded
 from inference_svc.upstream.target import UpstreamTarget
@@ -40,6 +43,12 @@ def error_of(events: list[Event]) -> DomainError:
 
 def state_of(client: Client, number: int) -> EndpointState:
     return client.connection.status.endpoints[number].state
+
+
+def load_of(client: Client) -> tuple[int, int]:
+    """How many run and wait, as it was reported last."""
+    loads = [each for each in client.events if isinstance(each, ModelLoad)]
+    return (loads[-1].num_running, loads[-1].num_waiting) if loads else (0, 0)
 
 
 def limits(engine: ByteEngine) -> list[int]:
@@ -84,6 +93,108 @@ async def test_a_slot_is_left_to_other_projects_at_the_engines_that_are_up() -> 
             await client.end_of(number)
 
 
+# --- batches --------------------------------------------------------------------------------------
+
+
+async def test_of_a_batch_an_engine_gets_more_than_it_has_slots_for() -> None:
+    """One line is written, another one waits in the engine, and the third one waits here."""
+    hold = asyncio.Event()
+    attempts = [Attempt(hold=hold, held_after=2), Attempt(hold=hold)]
+    engine = ByteEngine(REPLY, slots=1, attempts=attempts)
+    async with connected(engine) as client:
+        for number in range(3):
+            client.send(Submit(byte_request(number, priority=BATCH)))
+        await engine.got(2)
+        await client.wait_for(lambda: load_of(client) == (1, 2))
+        hold.set()
+        for number in range(3):
+            assert text_of(await client.end_of(number)) == TEXT
+    assert (len(engine.bodies), engine.most_at_once, engine.closed) == (3, 2, 0)
+
+
+async def test_what_waits_in_an_engine_makes_way_for_others() -> None:
+    """The line that is written goes on."""
+    hold = asyncio.Event()
+    attempts = [Attempt(hold=hold, held_after=2), Attempt(hold=asyncio.Event())]
+    engine = ByteEngine(REPLY, slots=1, attempts=attempts)
+    async with connected(engine) as client:
+        for number in range(2):
+            client.send(Submit(byte_request(number, priority=BATCH, max_tokens=90 + number)))
+        await engine.got(2)
+        await client.wait_for(lambda: has_text(client, 0))
+        client.send(Submit(byte_request(2, max_tokens=92)))
+        client.send(Submit(byte_request(3, priority=BATCH, max_tokens=93)))
+        await asyncio.wait_for(engine.closed_one.wait(), 30)
+        assert limits(engine) == [90, 91]
+        hold.set()
+        for number in range(4):
+            assert text_of(await client.end_of(number)) == TEXT
+    assert limits(engine) == [90, 91, 92, 91, 93]
+    assert engine.closed == 1
+
+
+async def test_what_is_cancelled_while_it_leaves_an_engine_does_not_come_back() -> None:
+    hold = asyncio.Event()
+    attempts = [Attempt(hold=hold, held_after=2), Attempt(hold=asyncio.Event())]
+    engine = ByteEngine(REPLY, slots=1, attempts=attempts)
+    async with connected(engine) as client:
+        for number in range(2):
+            client.send(Submit(byte_request(number, priority=BATCH)))
+        await engine.got(2)
+        await client.wait_for(lambda: has_text(client, 0))
+        client.send(Submit(byte_request(2)))
+        client.send(Cancel(1))
+        hold.set()
+        for number in (0, 2):
+            assert text_of(await client.end_of(number)) == TEXT
+        await client.wait_for(lambda: load_of(client) == (0, 0))
+    assert len(engine.bodies) == 3
+
+
+async def test_an_engine_is_not_lost_because_something_waits_in_it_for_long() -> None:
+    hold = asyncio.Event()
+    attempts = [Attempt(hold=hold, held_after=2), Attempt(hold=asyncio.Event())]
+    engine = ByteEngine(REPLY, slots=1, attempts=attempts)
+    async with connected(engine, first_token_timeout_s=3.0) as client:
+        for number in range(2):
+            client.send(Submit(byte_request(number, priority=BATCH)))
+        await asyncio.wait_for(engine.closed_one.wait(), 30)
+        hold.set()
+        for number in range(2):
+            assert text_of(await client.end_of(number)) == TEXT
+    assert len(engine.bodies) == 3
+    assert engine.requests.count("/tokenize") == 1  # it was not probed again
+
+
+async def test_an_engine_that_refuses_what_would_wait_in_it_gets_no_more_of_that() -> None:
+    hold = asyncio.Event()
+    attempts = [Attempt(hold=hold, held_after=2), Attempt(raw=BUSY)]
+    engine = ByteEngine(REPLY, slots=1, attempts=attempts)
+    async with connected(engine) as client:
+        for number in range(3):
+            client.send(Submit(byte_request(number, priority=BATCH)))
+        await engine.got(2)
+        await client.wait_for(lambda: load_of(client) == (1, 2))
+        hold.set()
+        for number in range(3):
+            assert text_of(await client.end_of(number)) == TEXT
+    assert len(engine.bodies) == 4
+
+
+@pytest.mark.parametrize(("ahead", "most"), [(0, 1), (2, 3)])
+async def test_how_many_wait_in_an_engine_is_set(ahead: int, most: int) -> None:
+    hold = asyncio.Event()
+    engine = ByteEngine(REPLY, slots=1, attempts=[Attempt(hold=hold) for _ in range(5)])
+    async with connected(engine, batch_ahead=ahead) as client:
+        for number in range(5):
+            client.send(Submit(byte_request(number, priority=BATCH)))
+        await engine.got(most)
+        hold.set()
+        for number in range(5):
+            await client.end_of(number)
+    assert engine.most_at_once == most
+
+
 # --- overload -------------------------------------------------------------------------------------
 
 
@@ -109,6 +220,15 @@ def test_an_engine_rests_longer_each_time_until_it_serves_again() -> None:
         assert endpoint.can_start(endpoint.rest_until)
         now = endpoint.rest_until
     assert rests == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 1.0, 2.0]
+
+
+def test_an_engine_that_refuses_what_would_wait_in_it_does_not_rest() -> None:
+    endpoint = idle_endpoint()
+    endpoint.mark_up()
+    endpoint.ahead, endpoint.num_running = 1, 1
+    assert endpoint.can_start(100.0, is_ahead=True)
+    endpoint.mark_failed(EngineOverloaded("busy", 1.0), 100.0)
+    assert (endpoint.ahead, endpoint.rest_until) == (0, 0.0)
 
 
 def test_an_engine_rests_for_as_long_as_it_asks() -> None:

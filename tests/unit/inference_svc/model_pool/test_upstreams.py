@@ -18,6 +18,7 @@ from inference_svc.engine_client.messages import ModelReady
 from inference_svc.llama.warmup import WarmUp
 from inference_svc.model_pool.catalog import Catalog, ModelEntry
 from inference_svc.model_pool.discovery import find_models, make_upstream_entry
+from inference_svc.model_pool.engine_config import upstream_target
 from inference_svc.model_pool.eviction import ModelState
 from inference_svc.model_pool.loader import ModelLoader
 from inference_svc.model_pool.settings_models import SettingsModels
@@ -326,3 +327,21 @@ def test_a_task_is_only_of_text_mode(settings: dict[str, str], is_valid: bool) -
         return
     with pytest.raises(ValidationError, match="task"):
         UpstreamSettings.model_validate(fields)
+
+
+@pytest.mark.parametrize(
+    ("settings", "ahead"),
+    [
+        ({"tokenizer": "bundled"}, None),
+        ({"tokenizer": "bundled", "concurrency": 8}, 0),
+        ({"tokenizer": "bundled", "concurrency": 8, "batch_ahead": 4}, 4),
+        ({}, 0),
+        ({"batch_ahead": 4}, 4),
+    ],
+)
+def test_lines_of_batches_wait_in_engines_whose_slots_are_not_set(
+    settings: dict[str, object], ahead: int | None
+) -> None:
+    """As many as they have slots; in text mode none."""
+    upstream = UpstreamSettings.model_validate({"urls": ["http://127.0.0.1:9"], **settings})
+    assert upstream_target("up", upstream).batch_ahead == ahead
