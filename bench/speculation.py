@@ -1,16 +1,19 @@
 """Measures speculative decoding on the engine: tokens per row, and time.
 
-    python -m bench.speculation [--model FILE.gguf] [--rounds 3] [--output 200]
+    python -m bench.speculation [--model FILE.gguf] [--draft FILE.gguf | --blocks 0,1,2,5]
+                                [--rounds 3] [--output 200]
 
-Three modes, alternating: without drafts, with drafts where measured step times predict a gain (as
-served), and always with drafts. A row of a step yields one token and the accepted tokens of its
-draft. Counts do not depend on the speed of the machine, except in the mode "as served". All modes
-must produce the same tokens. Texts: a free continuation, a repeated passage, and a random sequence
-of four words, which repeats itself partly.
+Modes, alternating: without drafts, with drafts where measured step times predict a gain (as
+served), and always with drafts; with a draft model, such as one of some blocks of the demo model,
+the last two also with it. A row of a step yields one token and the accepted tokens of its draft.
+Counts do not depend on the speed of the machine, except in the modes as served. All modes must
+produce the same tokens. Texts: a story and a free continuation, a repeated passage, and a random
+sequence of four words, which repeats itself partly.
 """
 
 import argparse
 import statistics
+import tempfile
 import time
 from array import array
 from dataclasses import replace
@@ -24,22 +27,27 @@ from inference_svc.engine.engine_parts import EngineOptions
 from inference_svc.engine.events import Delta, Event, Finished
 from inference_svc.engine.request import MAX_DRAFT, SequenceRequest
 from inference_svc.engine.sampling_params import Sampling
+from inference_svc.engine.spec_decode.draft_model import DraftModel
 from inference_svc.llama import library
 from inference_svc.llama.backend import BackendSettings, LlamaBackend
 from inference_svc.llama.warmup import WarmUp, warm_up
 from inference_svc.machine import available_cores
+from tools.long_model import write_blocks
 
 SLOTS = 4
 DRAFT_TOKENS = 16
+STORY = "<|im_start|>user\nTell me a story about a fox.<|im_end|>\n<|im_start|>assistant\n"
 PASSAGE = "Ada wrote the first program, Grace the first compiler, and Alan asked a question. "
 
 
 class DraftMode(NamedTuple):
-    """Whether to draft, and whether only if measured times predict a gain."""
+    """Whether to draft, whether only if measured times predict a gain, and whether with the draft
+    model."""
 
     name: str
     drafts: bool
     predicts: bool
+    with_model: bool = False
 
 
 DRAFT_MODES = (
@@ -47,6 +55,17 @@ DRAFT_MODES = (
     DraftMode("as served", True, True),
     DraftMode("always", True, False),
 )
+MODEL_MODES = (
+    DraftMode("model, as served", True, True, with_model=True),
+    DraftMode("model, always", True, False, with_model=True),
+)
+
+
+class Draft(NamedTuple):
+    """A draft model and its measured step times."""
+
+    backend: LlamaBackend
+    step_times: dict[int, float]
 
 
 class Text(NamedTuple):
@@ -75,15 +94,24 @@ class RunResult(NamedTuple):
 class DraftBench:
     """Runs sequences to completion."""
 
-    def __init__(self, backend: LlamaBackend, measured: WarmUp, output: int) -> None:
+    def __init__(
+        self, backend: LlamaBackend, measured: WarmUp, output: int, draft: Draft | None
+    ) -> None:
         self._backend = backend
+        self._draft = draft
         self._measured = measured
         self._output = output
+
+    @property
+    def modes(self) -> tuple[DraftMode, ...]:
+        """The modes to compare."""
+        return DRAFT_MODES if self._draft is None else DRAFT_MODES + MODEL_MODES
 
     def texts(self) -> list[Text]:
         """Return the texts to continue."""
         words = self._tokens(" a the and of")
         return [
+            Text("story", STORY, Sampling(temperature=0.0)),
             Text("told freely", "Once upon a time", Sampling(temperature=0.8)),
             Text("repeated", 4 * PASSAGE, Sampling(temperature=0.0)),
             Text(
@@ -104,7 +132,14 @@ class DraftBench:
                 options, step_times=measured.step_times, token_times=measured.token_times
             )
         layout = BatchLayout({}, SLOTS)
-        engine = Engine("bench", self._backend, options, layout=layout, clock=time.monotonic)
+        engine = Engine(
+            "bench",
+            self._backend,
+            options,
+            layout=layout,
+            clock=time.monotonic,
+            draft_model=self._draft_model(mode),
+        )
         for i in range(count):
             engine.submit(self._request(i, text, MAX_DRAFT if mode.drafts else 0))
         events: list[Event] = []
@@ -126,6 +161,14 @@ class DraftBench:
             tokens,
         )
 
+    def _draft_model(self, mode: DraftMode) -> DraftModel | None:
+        if not mode.with_model or self._draft is None:
+            return None
+        backend, step_times = self._draft
+        for slot in range(SLOTS):
+            backend.trim(slot, 0)
+        return DraftModel(backend, step_times if mode.predicts else {}, time.monotonic)
+
     def _request(self, i: int, text: Text, max_draft: int) -> SequenceRequest:
         return SequenceRequest(
             sequence_id=i,
@@ -144,7 +187,7 @@ class DraftBench:
 
     def _tokens(self, text: str) -> "array[int]":
         vocabulary = self._backend.vocabulary
-        return array("i", vocabulary.tokenize(text, add_special=False, parse_special=False))
+        return array("i", vocabulary.tokenize(text, add_special=False, parse_special=True))
 
 
 def report(bench: DraftBench, rounds: int) -> None:
@@ -152,22 +195,22 @@ def report(bench: DraftBench, rounds: int) -> None:
 
     Raises RuntimeError if a draft changed the output.
     """
-    print(f"{'text':14} {'seqs':>4} {'mode':10} {'tokens/row':>12} {'accepted':>11} {'time':>6}")
+    print(f"{'text':14} {'seqs':>4} {'mode':16} {'tokens/row':>12} {'accepted':>11} {'time':>6}")
     for text in bench.texts():
         for count in (1, 2, SLOTS):
             results = [
-                [bench.run(text, count, mode) for mode in DRAFT_MODES] for _ in range(rounds)
+                [bench.run(text, count, mode) for mode in bench.modes] for _ in range(rounds)
             ]
             if any(run.tokens != results[0][0].tokens for line in results for run in line):
                 raise RuntimeError(f"{text.name}, {count} at once: drafts changed the tokens")
-            for column, mode in enumerate(DRAFT_MODES):
+            for column, mode in enumerate(bench.modes):
                 last = results[-1][column]
                 ratio = statistics.median(
                     line[column].seconds / line[0].seconds for line in results
                 )
                 accepted = f"{last.accepted} of {last.drafted}"
                 print(
-                    f"{text.name:14} {count:4} {mode.name:10} {last.tokens_per_row:12.2f} "
+                    f"{text.name:14} {count:4} {mode.name:16} {last.tokens_per_row:12.2f} "
                     f"{accepted:>11} {ratio:6.2f}",
                     flush=True,
                 )
@@ -180,23 +223,43 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--output", type=int, default=200, help="tokens per sequence")
     parser.add_argument("--threads", type=int, default=max(1, available_cores() - 1))
+    parser.add_argument("--draft", type=Path, help="a draft model")
+    parser.add_argument("--blocks", help="use these blocks of the demo model as a draft model")
     options = parser.parse_args()
     library.start()
-    backend = LlamaBackend(
-        BackendSettings(
-            options.model,
-            slots=SLOTS,
-            context_tokens=options.output + 256,
-            batch_tokens=512,
-            ubatch_tokens=256,
-            threads=options.threads,
-            sampling_threads=options.threads,
-            draft_tokens=DRAFT_TOKENS,
-        )
+    settings = BackendSettings(
+        options.model,
+        slots=SLOTS,
+        context_tokens=options.output + 256,
+        batch_tokens=512,
+        ubatch_tokens=256,
+        threads=options.threads,
+        sampling_threads=options.threads,
+        draft_tokens=DRAFT_TOKENS,
     )
-    measured = warm_up(backend, cores=options.threads, threads=options.threads, budget_s=10.0)
-    report(DraftBench(backend, measured, options.output), options.rounds)
+    backend, draft = LlamaBackend(settings), None
+    measured = _measure(backend, options.threads)
+    with tempfile.TemporaryDirectory() as folder:
+        path = options.draft
+        if options.blocks:
+            blocks = [int(each) for each in options.blocks.split(",")]
+            path = write_blocks(Path(folder) / "draft.gguf", blocks, 2048)
+        if path is not None:
+            draft_backend = LlamaBackend(replace(settings, path=path, draft_tokens=0))
+            draft = Draft(draft_backend, _measure(draft_backend, options.threads).step_times)
+            print(f"step: {_ms(measured.step_times)}; draft: {_ms(draft.step_times)}")
+    report(DraftBench(backend, measured, options.output, draft), options.rounds)
     backend.close()
+    if draft is not None:
+        draft.backend.close()
+
+
+def _measure(backend: LlamaBackend, threads: int) -> WarmUp:
+    return warm_up(backend, cores=threads, threads=threads, budget_s=10.0)
+
+
+def _ms(step_times: dict[int, float]) -> str:
+    return ", ".join(f"{1000 * step_times[rows]:.2f} ms for {rows}" for rows in sorted(step_times))
 
 
 if __name__ == "__main__":

@@ -301,6 +301,16 @@ class InferenceSettings(AccessSettings):
         return self
 
     @model_validator(mode="after")
+    def _draft_models_draft(self) -> Self:
+        for name, model in self.per_model.items():
+            if model.draft_model is not None and not self.engine.draft_tokens:
+                raise ValueError(
+                    f"per_model.{name}.draft_model: engine.draft_tokens is 0, so that nothing is "
+                    "drafted"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _upstreams_have_only_settings_of_requests(self) -> Self:
         for name in self.upstreams.keys() & self.per_model.keys():
             for setting in sorted(self.per_model[name].model_fields_set - _UPSTREAM_OPTIONS):

@@ -15,7 +15,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from inference_svc.engine.cost_model.step_clock import BOUNDS_S
-from inference_svc.engine.events import ModelLoad, TierLoad
+from inference_svc.engine.events import DraftTokens, ModelLoad, TierLoad
 from inference_svc.engine_client.client import EngineClient
 from inference_svc.engine_client.load import (
     EmbeddingLoad,
@@ -74,9 +74,15 @@ class _Model:
         values = {queue.priority: getattr(queue, field) for queue in queue_loads(self.live)}
         return {name: values.get(priority, 0) for priority, name in _CLASSES.items()}
 
-    def drafts(self) -> Mapping[str, int]:
-        drafted, accepted = self.report.draft_tokens, self.report.accepted_draft_tokens
-        return {"accepted": accepted, "rejected": drafted - accepted}
+    def drafts(self) -> Mapping[str, DraftTokens]:
+        """By their method."""
+        (drafted, accepted), by_model = self._drafts, self.report.by_draft_model
+        by_ngram = DraftTokens(drafted - by_model.drafted, accepted - by_model.accepted)
+        return {"ngram": by_ngram, "draft_model": by_model}
+
+    @property
+    def _drafts(self) -> DraftTokens:
+        return DraftTokens(self.report.draft_tokens, self.report.accepted_draft_tokens)
 
 
 _GAUGES = (
@@ -152,7 +158,6 @@ _COUNTERS: tuple[_Labelled, ...] = (
         "event",
         lambda model: _tier_events(model.archive) if model.archive is not None else {},
     ),
-    ("draft_tokens", "Verified draft tokens, by outcome.", "outcome", _Model.drafts),
 )
 
 
@@ -197,6 +202,7 @@ class EngineGauges(Collector):
                     for key, count in by_label(model).items():
                         metric.add_metric([model.ready.name, key], count)
                 yield metric
+        yield _draft_tokens(models)
         yield _step_seconds(models)
         for name, text, total in _totals(engines):
             yield GaugeMetricFamily(f"corral_{name}", text, total)
@@ -238,6 +244,20 @@ def _vllm_lora_requests(models: Sequence[_Model]) -> Metric:
     running, waiting = (",".join(sorted(names[is_waiting])) for is_waiting in (False, True))
     max_running = sum(model.ready.slots for model in models)
     family.add_metric([str(max_running), running, waiting], time.time())
+    return family
+
+
+def _draft_tokens(models: Sequence[_Model]) -> Metric:
+    family = CounterMetricFamily(
+        "corral_draft_tokens",
+        "Verified draft tokens, by outcome, and by whether they are from the text so far (ngram) "
+        "or from a draft model.",
+        labels=["model", "method", "outcome"],
+    )
+    for model in models:
+        for method, (drafted, accepted) in model.drafts().items():
+            family.add_metric([model.ready.name, method, "accepted"], accepted)
+            family.add_metric([model.ready.name, method, "rejected"], drafted - accepted)
     return family
 
 

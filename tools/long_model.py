@@ -4,6 +4,7 @@ Its weights, vocabulary and chat template, so that the text it writes behind suc
 with fewer of its blocks a prompt costs less: 30,000 tokens through one take seconds of a processor.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -16,9 +17,14 @@ _BLOCKS: Final = "llama.block_count"
 
 
 def write_long_model(path: Path, num_blocks: int = 1) -> Path:
-    """Write the model with its first `num_blocks` blocks, of 6, as GGUF."""
+    """Write the model with its first `num_blocks` blocks, of 6, and a long context, as GGUF."""
+    return write_blocks(path, range(num_blocks), CONTEXT_TOKENS)
+
+
+def write_blocks(path: Path, blocks: Sequence[int], context_tokens: int) -> Path:
+    """Write the model with some of its blocks, as GGUF."""
     demo, writer = gguf.GGUFReader(BUNDLED_PATH), gguf.GGUFWriter(path, "llama")
-    changed = {_BLOCKS: num_blocks, "llama.context_length": CONTEXT_TOKENS}
+    changed = {_BLOCKS: len(blocks), "llama.context_length": context_tokens}
     for name, field in demo.fields.items():
         if name.startswith("GGUF.") or name == "general.architecture":
             continue
@@ -27,8 +33,12 @@ def write_long_model(path: Path, num_blocks: int = 1) -> Path:
         writer.add_key_value(name, value, kind, inner[0] if inner else None)
     for tensor in demo.tensors:
         group, _, rest = tensor.name.partition(".")
-        if group != "blk" or int(rest.partition(".")[0]) < num_blocks:
+        number, _, weight = rest.partition(".")
+        if group != "blk":
             writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+        elif int(number) in blocks:
+            name = f"blk.{blocks.index(int(number))}.{weight}"
+            writer.add_tensor(name, tensor.data, raw_dtype=tensor.tensor_type)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -16,6 +16,7 @@ from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.saved_state import SavedPrefix
 from inference_svc.engine.sequence import Sequence
 from inference_svc.engine.slots import Slot
+from inference_svc.engine.spec_decode.draft_model import DraftModel
 from inference_svc.engine.step import StepRunner
 from svc_kit.errors import ContextLengthExceeded, DomainError
 
@@ -37,10 +38,11 @@ class Engine:
         *,
         layout: BatchLayout,
         clock: Callable[[], float],
+        draft_model: DraftModel | None = None,
     ) -> None:
         self.name = name
         self.num_steps = 0
-        self._state = state = EngineParts(backend, options, layout, clock)
+        self._state = state = EngineParts(backend, options, layout, clock, draft_model)
         self._runner = StepRunner(state)
         self.adapters = state.adapters
         self.prefix_cache = state.prefix_cache
@@ -143,6 +145,7 @@ class Engine:
 
     def flush(self, job_id: int) -> None:
         """Drop all cached prefixes."""
+        self._state.drafter.clear_model()
         self._sequences.events.append(Flushed(job_id, self._state.allocator.drop_cached()))
 
     # --- prefixes ---------------------------------------------------------------------------------
@@ -224,8 +227,9 @@ class Engine:
             num_preempted=sum(sequence.saved_prefix is not None for sequence in queue),
             num_preemptions=admission.num_preemptions,
             num_moves=runner.planner.compactor.num_moves,
-            draft_tokens=state.drafter.num_drafted,
-            accepted_draft_tokens=state.drafter.num_accepted,
+            draft_tokens=state.drafter.drafted.drafted,
+            accepted_draft_tokens=state.drafter.drafted.accepted,
+            by_draft_model=state.drafter.by_model,
             step_times=runner.step_clock.step_times.histograms(),
             prefills=tuple(
                 (number, each.num_computed)

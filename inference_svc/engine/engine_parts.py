@@ -14,6 +14,7 @@ from inference_svc.engine.lora.loaded import Adapters
 from inference_svc.engine.scheduler.policy import Policy
 from inference_svc.engine.scheduler.sequence_table import SequenceTable
 from inference_svc.engine.slots import SlotTable
+from inference_svc.engine.spec_decode.draft_model import DraftModel
 from inference_svc.engine.spec_decode.drafter import Drafter
 
 
@@ -47,6 +48,7 @@ class EngineParts:
         options: EngineOptions,
         layout: BatchLayout,
         clock: Callable[[], float],
+        draft_model: DraftModel | None = None,
     ) -> None:
         limits = backend.limits
         self.backend = backend
@@ -60,7 +62,8 @@ class EngineParts:
         self.capacity = CacheCapacity(backend, self.table, self.allocator)
         self.adapters = Adapters(backend, options.adapter_wait_s)
         self.step_time = StepTimeModel(options.step_times, limits, options.token_times)
-        self.drafter = Drafter(limits, self.step_time, can_trim=backend.can_trim)
+        self.draft_model = draft_model
+        self.drafter = Drafter(limits, self.step_time, can_trim=backend.can_trim, model=draft_model)
         self.sequences = SequenceTable(self.allocator, self.drafter)
 
 
@@ -104,5 +107,7 @@ def _check_slots(state: EngineParts) -> None:
             raise IntegrityError(f"slot {slot.index} lacks cells that its next token depends on")
     if backend.limits.cells is not None and backend.used_cells > backend.limits.cells:
         raise IntegrityError(f"{backend.used_cells} of {backend.limits.cells} cells are in use")
+    if state.draft_model is not None and not state.draft_model.is_consistent:
+        raise IntegrityError("a slot of the draft model has not the cells of its tokens")
     if not state.allocator.is_flushed:
         raise IntegrityError("a planned copy was not queued")

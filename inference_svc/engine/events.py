@@ -205,11 +205,26 @@ class ToldUsage(NamedTuple):
     is_estimated: bool
 
 
+class DraftTokens(NamedTuple):
+    """Draft tokens that were verified, and how many of them were accepted."""
+
+    drafted: int = 0
+    accepted: int = 0
+
+    def plus(self, other: "DraftTokens") -> "DraftTokens":
+        """Both together."""
+        return DraftTokens(self.drafted + other.drafted, self.accepted + other.accepted)
+
+
+NO_DRAFTS = DraftTokens()
+
+
 class Finished(NamedTuple):
     """A sequence ended without an error.
 
     `stop_text` or `stop_token` is what matched; `num_accepted` of `num_drafted` draft tokens were
-    accepted. `usage` is what an upstream in text mode tells, None for all others.
+    accepted, `by_draft_model` those of a draft model. `usage` is what an upstream in text mode
+    tells, None for all others.
     """
 
     sequence_id: int
@@ -222,6 +237,7 @@ class Finished(NamedTuple):
     num_accepted: int = 0
     num_reasoning_tokens: int = 0
     usage: ToldUsage | None = None
+    by_draft_model: DraftTokens = NO_DRAFTS
 
 
 class Failed(NamedTuple):
@@ -281,6 +297,7 @@ class ModelLoad(NamedTuple):
 
     `num_followers` wait for the prefix of another sequence; `saved` is the tier in memory.
     `prefills` are the ids of sequences without output, each with its number of computed tokens.
+    Of the draft tokens, `by_draft_model` are those of a draft model.
     """
 
     model: str
@@ -301,6 +318,7 @@ class ModelLoad(NamedTuple):
     accepted_draft_tokens: int = 0
     step_times: tuple[StepHistogram, ...] = ()
     prefills: tuple[tuple[int, int], ...] = ()
+    by_draft_model: DraftTokens = NO_DRAFTS
 
 
 class DiskCacheLoad(NamedTuple):

@@ -70,8 +70,8 @@ class OutputProcessor:
             reason,
             sequence.num_output,
             self._timings(sequence),
-            num_drafted=sequence.proposer.num_drafted,
-            num_accepted=sequence.proposer.num_accepted,
+            by_ngram=sequence.ngram_proposals.drafted,
+            by_model=sequence.model_proposals.drafted,
         )
         if text:
             self._emit(Delta(finished.sequence_id, (text,), (), (), self._clock()))

@@ -8,9 +8,9 @@ from typing import NamedTuple, Protocol
 from inference_svc.engine.backend import Sampler
 from inference_svc.engine.batch import Row
 from inference_svc.engine.constraint import MAX_FORCED, Guide
-from inference_svc.engine.events import Finished, FinishReason, Timings
+from inference_svc.engine.events import NO_DRAFTS, DraftTokens, Finished, FinishReason, Timings
 from inference_svc.engine.media import MediaSpan, row_at, whole_prefix
-from inference_svc.engine.ngram import NgramProposer
+from inference_svc.engine.proposals import NgramProposals, Proposals
 from inference_svc.engine.reasoning_tracker import ReasoningTracker
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.saved_state import SavedPrefix
@@ -18,6 +18,8 @@ from inference_svc.engine.slots import Slot
 
 _HEAD_START_S = 1.0
 """Added to the waiting time of a prompt, so that the shortest of new prompts is first."""
+_INITIAL_MODEL_COUNTS = 4.0, 5.0
+"""Accepted and proposed tokens of a draft model, before any was judged."""
 
 
 class TokenPieces(Protocol):
@@ -70,8 +72,8 @@ class SequenceOutput:
         num_output: int,
         timings: Timings,
         *,
-        num_drafted: int = 0,
-        num_accepted: int = 0,
+        by_ngram: DraftTokens = NO_DRAFTS,
+        by_model: DraftTokens = NO_DRAFTS,
     ) -> tuple[str, Finished]:
         """End the sequence; return the text that was held back, and the event. The reason is STOP
         if that text, or one before, has a stop text."""
@@ -84,9 +86,9 @@ class SequenceOutput:
             self._stop_token,
             num_output,
             timings,
-            num_drafted,
-            num_accepted,
+            *by_ngram.plus(by_model),
             self.reasoning.num_tokens,
+            by_draft_model=by_model,
         )
         return text, finished
 
@@ -122,7 +124,8 @@ class Sequence:
         self.sampler: Sampler | None = None
         self.guide: Guide | None = None
         self.awaits_grammar = request.constraint is not None
-        self.proposer = NgramProposer(request.prompt, request.predicted)
+        self.ngram_proposals = NgramProposals(request.prompt, request.predicted)
+        self.model_proposals = Proposals(*_INITIAL_MODEL_COUNTS)
         self.paused = False
         self.arrived_at = arrived_at
         self.started_at = arrived_at

@@ -27,9 +27,9 @@ class EngineConfig:
     measurements of an earlier process, so that a restart does not measure again. `saved_bytes` is
     the memory for prefixes without a slot. A model that does not generate has an embedding context
     only. `stamps` identify its files as they were described; `digest` is the SHA-256 of the files,
-    or empty if it is not computed yet. With `takes_media` it computes pictures or sounds.
-    `stream_interval_s` is that of the output batcher; None is its default. `abort_on` injects a
-    fault for tests: a request with this stop text aborts the process.
+    or empty if it is not computed yet. `draft` is its draft model, if any. With `takes_media` it
+    computes pictures or sounds. `stream_interval_s` is that of the output batcher; None is its
+    default. `abort_on` injects a fault for tests: a request with this stop text aborts the process.
     """
 
     name: str
@@ -46,6 +46,7 @@ class EngineConfig:
     adapter_wait_s: float = 0.05
     embedding: EmbeddingSettings | None = None
     generates: bool = True
+    draft: BackendSettings | None = None
     takes_media: bool = False
     stamps: tuple[FileStamp, ...] = ()
     digest: str = ""

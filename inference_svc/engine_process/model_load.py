@@ -12,6 +12,7 @@ from inference_svc.engine.embedder import Embedder
 from inference_svc.engine.engine import Engine
 from inference_svc.engine.engine_parts import EngineOptions
 from inference_svc.engine_client.messages import EngineConfig, LoadPhase, LoadProgress, ModelReady
+from inference_svc.engine_process.draft_load import load_draft
 from inference_svc.engine_process.snapshot_io import ServedEngine
 from inference_svc.llama import library
 from inference_svc.llama.backend import LlamaBackend
@@ -83,6 +84,7 @@ def _load_decoder(
     if config.takes_media:
         try_token_vectors(backend, config.backend.path)
     backend.prepare_guides()
+    draft_model, measured = load_draft(config, backend, measured)
     options = EngineOptions(
         chunk_cap=config.chunk_cap,
         saved_bytes=config.saved_bytes,
@@ -94,7 +96,14 @@ def _load_decoder(
         token_times=measured.token_times,
     )
     layout = _batch_layout(backend, measured)
-    engine = Engine(config.name, backend, options, layout=layout, clock=time.monotonic)
+    engine = Engine(
+        config.name,
+        backend,
+        options,
+        layout=layout,
+        clock=time.monotonic,
+        draft_model=draft_model,
+    )
     embedder = None
     if config.embedding is not None:
         embedder = _make_embedder(backend.model, config.embedding, measured.threads, memory)

@@ -281,6 +281,10 @@ class LlamaBackend:
         row: Logits = np.frombuffer(buffer, np.float32)
         return row if self._logit_scale == 1 else row * self._logit_scale
 
+    def likeliest_tokens(self, count: int) -> list[int]:
+        """The likeliest next tokens of the first `count` outputs of the last decode."""
+        return [int(self.logits(output).argmax()) for output in range(count)]
+
     def new_sampler(self, request: SequenceRequest) -> SamplerChain:
         """Create the sampler of a sequence; it has accepted the prompt."""
         return SamplerChain(

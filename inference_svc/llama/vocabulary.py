@@ -218,6 +218,30 @@ class Vocabulary:
             text: bytes = native.llama_vocab_get_text(self._vocab, token)
         return text.decode("utf-8", "replace")
 
+    def find_difference(self, other: "Vocabulary") -> str | None:
+        """How another vocabulary differs, at its first token that does; None if both are equal."""
+        if other.size != self.size:
+            return f"it has {other.size} tokens instead of {self.size}"
+        mine, theirs = list(self._entries()), list(other._entries())
+        for token, (entry, another) in enumerate(zip(mine, theirs, strict=True)):
+            if entry != another:
+                (text, kind), (other_text, other_kind) = entry, another
+                return (
+                    f"its token {token} is {other_text!r} of the attributes {other_kind} instead "
+                    f"of {text!r} of {kind}"
+                )
+        for name in ("bos", "eos", "end_tokens"):
+            if (role := getattr(self, name)) != (other_role := getattr(other, name)):
+                return f"its {name} is {other_role} instead of {role}"
+        return None
+
+    def _entries(self) -> Iterator[tuple[bytes, int]]:
+        """The text and the attributes of each token."""
+        with self._in_use():
+            for token in range(self.size):
+                text = native.llama_vocab_get_text(self._vocab, token)
+                yield text, int(native.llama_vocab_get_attr(self._vocab, token))
+
     def tokenize(
         self,
         text: str,

@@ -41,13 +41,15 @@ _ROWS_SHARE = 2 / 3
 class WarmUp(NamedTuple):
     """Measurements. `threads` is the number of compute threads and `reason` why it was chosen;
     `step_times` has seconds per step by number of one-token rows, `token_times` seconds by tokens
-    of a single row (None or empty without drafts)."""
+    of a single row (None or empty without drafts); `draft_step_times` are those of the draft model
+    by rows, if there is one."""
 
     threads: int
     reason: str
     step_times: dict[int, float]
     copy_costs: CopyCosts = CopyCosts()
     token_times: dict[int, float] | None = None
+    draft_step_times: dict[int, float] | None = None
 
 
 def warm_up(backend: LlamaBackend, *, cores: int, threads: int | None, budget_s: float) -> WarmUp:

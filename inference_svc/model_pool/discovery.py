@@ -16,6 +16,7 @@ from inference_svc.models.metadata import ModelClass, ModelFile
 from inference_svc.models.sources import (
     Download,
     RemoteFile,
+    find_draft_model,
     find_projector,
     resolve_models,
     resolve_tokenizer,
@@ -86,7 +87,11 @@ def make_entry(
     """Return the entry of a model with these settings, FAILED if it cannot be used. Blocks."""
     if not file.problem:
         try:
-            file = replace(file, projector=find_projector(file, overrides.projector, download))
+            file = replace(
+                file,
+                projector=find_projector(file, overrides.projector, download),
+                draft=find_draft_model(file, overrides.draft_model, download),
+            )
         except StartupError as error:
             file = replace(file, problem=str(error))
     layer_split = LayerSplit(resolve_placement(overrides, settings.engine), file.num_layers)

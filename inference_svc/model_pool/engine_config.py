@@ -1,6 +1,6 @@
 """Builds the configuration of engine processes and upstreams from settings and memory plans."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from inference_svc.config import EngineSettings, InferenceSettings
 from inference_svc.engine.scheduler.policy import Policy
@@ -131,6 +131,7 @@ class EngineConfigBuilder:
             if file.has_source
             else self._embedding(file, overrides, requested, limits, backend),
             generates=file.generates,
+            draft=None if file.draft is None else _draft(file.draft, backend),
             takes_media=takes_media,
             stamps=file.stamps,
             digest=digest,
@@ -188,6 +189,18 @@ class EngineConfigBuilder:
             cell_bytes=file.kv_bytes_per_token if file.is_causal else 0,
             attention=backend.attention,
         )
+
+
+def _draft(file: ModelFile, backend: BackendSettings) -> BackendSettings:
+    """The settings of a draft model, with as many slots and cells as the model has."""
+    return replace(
+        backend,
+        path=file.path,
+        sampling_threads=1,
+        draft_tokens=0,
+        attention=Attention(),
+        logit_scale=file.logit_scale,
+    )
 
 
 def _check_joint_tokens(joint_tokens: int, batch_tokens: int, ubatch_tokens: int | None) -> None:

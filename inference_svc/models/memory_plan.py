@@ -131,7 +131,14 @@ def plan_limits(
 
 def _fixed_bytes(model: ModelFile) -> int:
     encoder = 0 if model.projector is None else model.projector.size_bytes + _ENCODER_BYTES
-    return model.size_bytes + compute_bytes(model) + encoder
+    draft = 0 if model.draft is None else _fixed_bytes(model.draft)
+    return model.size_bytes + compute_bytes(model) + encoder + draft
+
+
+def _cell_bytes(model: ModelFile) -> int:
+    """KV cache of a token, also in the cache of the draft model."""
+    draft = 0 if model.draft is None else model.draft.kv_bytes_per_token
+    return model.kv_bytes_per_token + draft
 
 
 def compute_bytes(model: ModelFile) -> int:
@@ -163,7 +170,7 @@ def _allows_unified(model: ModelFile, requested: RequestedLimits) -> bool:
 
 def _unified(model: ModelFile, share: int, requested: RequestedLimits) -> ResolvedLimits | None:
     """Choose the longest context that fits, with as many shared cells as fit."""
-    per_token = max(model.kv_bytes_per_token, 1)
+    per_token = max(_cell_bytes(model), 1)
     for slots, context in _steps(model, requested):
         desired = _whole_blocks(slots * context)
         cells = min(desired, share // per_token // _CELL_BLOCK * _CELL_BLOCK)
@@ -215,7 +222,7 @@ def _fitted(
 def _kv_bytes(model: ModelFile, slots: int, context_tokens: int) -> int:
     if model.model_class is ModelClass.ENCODER:
         return 0
-    return slots * context_tokens * model.kv_bytes_per_token
+    return slots * context_tokens * _cell_bytes(model)
 
 
 def _resolved(

@@ -94,10 +94,10 @@ class ModelFile:
     `general.sampling.*`. `stamps` are those of `paths` when they were read. `decoder_start` is the
     token with which the decoder of an encoder-decoder model starts; None is the BOS token.
     Logits that llama.cpp computes are to be multiplied by `logit_scale`. `projector` encodes its
-    pictures and sounds. `tensor_types` are the types of the weights with their shares of all
-    parameters, the largest first. Of a folder in Hugging Face's format, whose model runs elsewhere,
-    `path` is the folder, and sizes are 0 that its files do not say. A file with a `problem` cannot
-    be used; only its name is known.
+    pictures and sounds, `draft` is its draft model. `tensor_types` are the types of the weights
+    with their shares of all parameters, the largest first. Of a folder in Hugging Face's format,
+    whose model runs elsewhere, `path` is the folder, and sizes are 0 that its files do not say. A
+    file with a `problem` cannot be used; only its name is known.
     """
 
     name: str
@@ -123,6 +123,7 @@ class ModelFile:
     decoder_start: int | None = None
     logit_scale: float = 1.0
     projector: ProjectorFile | None = None
+    draft: "ModelFile | None" = None
     tensor_types: Mapping[str, float] = field(default_factory=dict)
     problem: str = ""
 

@@ -5,7 +5,8 @@ path/to/folder                every model in it
 hf:owner/repo[/FILE.gguf]     downloaded from Hugging Face
 bundled                       the demo model of this package
 
-The projector of a model is a file of its own, found beside the model or named by a setting.
+The projector of a model is a file of its own, found beside the model or named by a setting, and so
+is its draft model, which is always named.
 """
 
 import re
@@ -287,6 +288,39 @@ def _describe_projector(model: ModelFile, path: Path) -> ProjectorFile:
     except ModelFileInvalid as error:
         remedy = f'Name another, or set per_model.{model.name}.projector to "none"'
         raise StartupError(f"projector {path}: {error.problem}. {remedy}") from None
+
+
+def find_draft_model(model: ModelFile, source: str | None, download: Download) -> ModelFile | None:
+    """Find and describe the draft model of a model; None without a source. Blocks.
+
+    Args:
+        model: the model.
+        source: a path, or hf:owner/repository/file.gguf.
+        download: as in `resolve_models`.
+
+    Raises:
+        StartupError: the draft model is missing or invalid, or cannot draft for this model.
+    """
+    if source is None:
+        return None
+    setting = f"per_model.{model.name}.draft_model"
+    if model.model_class is not ModelClass.DECODER:
+        kind = model.model_class.value
+        raise StartupError(f"{setting}: a model of the class {kind} uses no draft model")
+    draft, *others = _resolve(ModelReference(None, source), download)
+    if others:
+        raise StartupError(f"{setting}: {source!r} has several models; name one")
+    if draft.problem:
+        raise StartupError(f"{setting}: {draft.problem}")
+    if draft.model_class is not ModelClass.DECODER:
+        kind = draft.model_class.value
+        raise StartupError(f"{setting}: {draft.name} is of the class {kind}, which cannot draft")
+    if draft.vocabulary_size != model.vocabulary_size:
+        raise StartupError(
+            f"{setting}: the vocabulary of {draft.name} is another one: it has "
+            f"{draft.vocabulary_size} tokens instead of {model.vocabulary_size}"
+        )
+    return draft
 
 
 def is_projector(name: str) -> bool:

@@ -275,7 +275,11 @@ class Explainer:
         if used is None and len(projectors) > 1:
             unsure.append(f"{len(projectors)} projectors are beside it: name one in per_model")
         adapters = [path.name for path in others[:_MAX_FILES_BESIDE] if await self._fits(path)]
-        return {"projector": used and used.path.name, "adapters": adapters}
+        return {
+            "projector": used and used.path.name,
+            "draft_model": file.draft and file.draft.path.name,
+            "adapters": adapters,
+        }
 
     async def _fits(self, path: Path) -> bool:
         payload = {"adapter": str(path), "model": [str(each) for each in self.entry.file.paths]}

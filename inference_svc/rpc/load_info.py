@@ -70,6 +70,8 @@ def load(pool: ModelPool) -> load_pb.Load:
         embedding=_embedding([engine.embeddings for engine in engines]),
         draft_tokens_total=sum(report.draft_tokens for report in reports),
         accepted_draft_tokens_total=sum(report.accepted_draft_tokens for report in reports),
+        draft_model_tokens_total=sum(report.by_draft_model.drafted for report in reports),
+        accepted_draft_model_tokens_total=sum(report.by_draft_model.accepted for report in reports),
         step_histograms=[steps for report in reports for steps in _step_histograms(report)],
         saved_prefixes=_TIER.to_message(saved),
         archive=_TIER.to_message(

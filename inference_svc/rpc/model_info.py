@@ -166,6 +166,7 @@ def _model(entry: ModelEntry) -> model_pb.Model:
         input_modalities=_modalities(file),
         quantization=file.quantization,
         source=entry.source,
+        draft_model="" if file.draft is None else file.draft.name,
         idle_ttl=None if resident.idle_ttl_s is None else seconds(resident.idle_ttl_s),
     )
     if entry.progress is not None:

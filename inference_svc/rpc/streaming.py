@@ -126,6 +126,8 @@ class UsageCounts:
         self._usage.reasoning_tokens += event.num_reasoning_tokens
         self._usage.draft_tokens += event.num_drafted
         self._usage.accepted_draft_tokens += event.num_accepted
+        self._usage.draft_model_tokens += event.by_draft_model.drafted
+        self._usage.accepted_draft_model_tokens += event.by_draft_model.accepted
         if event.usage is not None:
             self._usage.is_estimated |= event.usage.is_estimated
             if choice == 0:

@@ -13,6 +13,7 @@ from inference_svc.engine.engine import Engine
 from inference_svc.engine.engine_parts import EngineOptions
 from inference_svc.engine.events import Delta, Event, Finished
 from inference_svc.engine.request import SequenceRequest
+from inference_svc.engine.spec_decode.draft_model import DraftModel
 from inference_svc.llama import library
 from inference_svc.llama.backend import BackendSettings, LlamaBackend
 from inference_svc.llama.warmup import try_token_vectors
@@ -59,6 +60,13 @@ def open_backend(
         backend.close()
 
 
+@contextmanager
+def open_draft_model(path: Path, **changes: Any) -> Iterator[DraftModel]:
+    """Load a draft model; `changes` are fields of its settings."""
+    with open_backend(path, **changes) as backend:
+        yield DraftModel(backend, {}, time.monotonic)
+
+
 def clear_slots(backend: LlamaBackend) -> None:
     """Remove all tokens from all slots."""
     for slot in range(backend.limits.slots):
@@ -71,12 +79,20 @@ def make_engine(
     layout: BatchLayout | None = None,
     chunk_cap: int = 64,
     clock: Callable[[], float] = time.monotonic,
+    draft_model: DraftModel | None = None,
     **options: Any,
 ) -> Engine:
     """An engine on empty slots. `options` are other fields of `EngineOptions`."""
     clear_slots(backend)
     layout = layout or BatchLayout({}, backend.limits.slots)
-    return Engine("demo", backend, EngineOptions(chunk_cap, **options), layout=layout, clock=clock)
+    return Engine(
+        "demo",
+        backend,
+        EngineOptions(chunk_cap, **options),
+        layout=layout,
+        clock=clock,
+        draft_model=draft_model,
+    )
 
 
 def text_request(

@@ -21,6 +21,7 @@ from inference_svc.engine.events import (
 )
 from inference_svc.engine.request import SequenceRequest
 from inference_svc.engine.sampling_params import Sampling
+from inference_svc.engine.spec_decode.draft_model import DraftModel
 from tests.support.fake_backend import END_TOKEN, FakeBackend, next_token, token_score
 
 EventT = TypeVar("EventT", PromptTokens, Delta, Started, Finished)
@@ -92,6 +93,7 @@ class EngineBench:
         step_times: dict[int, float] | None = None,
         chunk_cap: int = 16,
         measured: dict[int, float] | None = None,
+        draft_model: DraftModel | None = None,
         **options: Any,
     ) -> None:
         self.clock = ManualClock()
@@ -104,6 +106,7 @@ class EngineBench:
                 step_times or {}, self.backend.limits.slots, can_fill=self.backend.can_trim
             ),
             clock=self.clock,
+            draft_model=draft_model,
         )
         self.events: list[Event] = []
         self._calls: Iterator[list[Event]] = iter(())  # remaining decode calls of the current step

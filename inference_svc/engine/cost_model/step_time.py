@@ -210,6 +210,10 @@ class StepTimeModel:
         """Seconds of a decode call of `rows`, as slow as recent ones; 0 if nothing is measured."""
         return self._rows[rows] * self._slowness
 
+    def step_s(self, rows: int) -> float:
+        """Seconds of the fastest decode call of `rows`; 0 if nothing is measured."""
+        return self._rows[rows]
+
     def prefill_s(self, tokens: int) -> float:
         """Seconds to compute `tokens` prompt tokens."""
         return tokens * self._token_s

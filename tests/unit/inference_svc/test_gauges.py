@@ -15,7 +15,14 @@ from prometheus_client import CollectorRegistry, generate_latest
 from inference_svc.chat.templates import ChatTemplates
 from inference_svc.engine.cost_model.step_clock import BOUNDS_S
 from inference_svc.engine.embedding_request import EmbeddingLimits, EmbeddingRequest
-from inference_svc.engine.events import DiskCacheLoad, Embedded, ModelLoad, StepHistogram, TierLoad
+from inference_svc.engine.events import (
+    DiskCacheLoad,
+    DraftTokens,
+    Embedded,
+    ModelLoad,
+    StepHistogram,
+    TierLoad,
+)
 from inference_svc.engine_client.adapter_registry import Adapter
 from inference_svc.engine_client.client import EngineClient
 from inference_svc.engine_client.embedding_requests import PendingEmbedding
@@ -56,6 +63,7 @@ REPORT = ModelLoad(
     num_moves=7,
     draft_tokens=9,
     accepted_draft_tokens=6,
+    by_draft_model=DraftTokens(4, 3),
     step_times=(StepHistogram(2, False, (1, 3, *(0 for _ in BOUNDS_S[1:])), 0.25),),
 )
 
@@ -141,8 +149,10 @@ async def test_gauges_are_exported_with_names_and_labels() -> None:
             'corral_embedding_requests{model="m"}': 1,
             'corral_embedding_inputs_left{model="m"}': 1,
             'corral_embedding_tokens_left{model="m"}': 3,
-            'corral_draft_tokens_total{model="m",outcome="accepted"}': 6,
-            'corral_draft_tokens_total{model="m",outcome="rejected"}': 3,
+            'corral_draft_tokens_total{method="ngram",model="m",outcome="accepted"}': 3,
+            'corral_draft_tokens_total{method="ngram",model="m",outcome="rejected"}': 2,
+            'corral_draft_tokens_total{method="draft_model",model="m",outcome="accepted"}': 3,
+            'corral_draft_tokens_total{method="draft_model",model="m",outcome="rejected"}': 1,
         }.items()
     )
     assert not [name for name in samples if name.startswith("vllm:")]
@@ -223,6 +233,8 @@ async def test_the_load_over_grpc_has_the_same_values() -> None:
     assert (load.num_followers, load.num_preempted, load.preemptions_total) == (4, 1, 5)
     assert load.moves_total == 7
     assert (load.draft_tokens_total, load.accepted_draft_tokens_total) == (9, 6)
+    by_model = load.draft_model_tokens_total, load.accepted_draft_model_tokens_total
+    assert by_model == (4, 3)
     embedding = load.embedding
     assert (embedding.num_requests, embedding.num_inputs, embedding.num_tokens) == (1, 1, 3)
     assert (embedding.inputs_total, embedding.tokens_total) == (1, 2)

@@ -289,7 +289,7 @@ class ChoiceFinished(_message.Message):
     def __init__(self, index: _Optional[int] = ..., reason: _Optional[_Union[FinishReason, str]] = ..., stop_text: _Optional[str] = ..., stop_token_id: _Optional[int] = ..., completion_tokens: _Optional[int] = ...) -> None: ...
 
 class Usage(_message.Message):
-    __slots__ = ("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens", "cache_source", "draft_tokens", "accepted_draft_tokens", "image_tokens", "audio_tokens", "is_estimated", "divergence")
+    __slots__ = ("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens", "cache_source", "draft_tokens", "accepted_draft_tokens", "image_tokens", "audio_tokens", "is_estimated", "divergence", "draft_model_tokens", "accepted_draft_model_tokens")
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     COMPLETION_TOKENS_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -301,6 +301,8 @@ class Usage(_message.Message):
     AUDIO_TOKENS_FIELD_NUMBER: _ClassVar[int]
     IS_ESTIMATED_FIELD_NUMBER: _ClassVar[int]
     DIVERGENCE_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_MODEL_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_DRAFT_MODEL_TOKENS_FIELD_NUMBER: _ClassVar[int]
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
@@ -312,7 +314,9 @@ class Usage(_message.Message):
     audio_tokens: int
     is_estimated: bool
     divergence: CacheDivergence
-    def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., reasoning_tokens: _Optional[int] = ..., cache_source: _Optional[_Union[CacheSource, str]] = ..., draft_tokens: _Optional[int] = ..., accepted_draft_tokens: _Optional[int] = ..., image_tokens: _Optional[int] = ..., audio_tokens: _Optional[int] = ..., is_estimated: _Optional[bool] = ..., divergence: _Optional[_Union[CacheDivergence, _Mapping]] = ...) -> None: ...
+    draft_model_tokens: int
+    accepted_draft_model_tokens: int
+    def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., reasoning_tokens: _Optional[int] = ..., cache_source: _Optional[_Union[CacheSource, str]] = ..., draft_tokens: _Optional[int] = ..., accepted_draft_tokens: _Optional[int] = ..., image_tokens: _Optional[int] = ..., audio_tokens: _Optional[int] = ..., is_estimated: _Optional[bool] = ..., divergence: _Optional[_Union[CacheDivergence, _Mapping]] = ..., draft_model_tokens: _Optional[int] = ..., accepted_draft_model_tokens: _Optional[int] = ...) -> None: ...
 
 class CacheDivergence(_message.Message):
     __slots__ = ("token_index", "lost_tokens", "field", "cached_text", "prompt_text")

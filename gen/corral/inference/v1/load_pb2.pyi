@@ -12,7 +12,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Load(_message.Message):
-    __slots__ = ("num_slots", "num_running", "queues", "num_cells", "num_used_cells", "num_idle_cells", "num_steps", "prompt_tokens_total", "cached_tokens_total", "completion_tokens_total", "step_times", "num_snapshots", "snapshot_bytes", "draining", "num_snapshot_files", "snapshot_file_bytes", "num_adapters", "adapter_bytes", "num_followers", "num_preempted", "preemptions_total", "embedding", "draft_tokens_total", "accepted_draft_tokens_total", "step_histograms", "moves_total", "saved_prefixes", "archive", "models")
+    __slots__ = ("num_slots", "num_running", "queues", "num_cells", "num_used_cells", "num_idle_cells", "num_steps", "prompt_tokens_total", "cached_tokens_total", "completion_tokens_total", "step_times", "num_snapshots", "snapshot_bytes", "draining", "num_snapshot_files", "snapshot_file_bytes", "num_adapters", "adapter_bytes", "num_followers", "num_preempted", "preemptions_total", "embedding", "draft_tokens_total", "accepted_draft_tokens_total", "step_histograms", "moves_total", "saved_prefixes", "archive", "models", "draft_model_tokens_total", "accepted_draft_model_tokens_total")
     NUM_SLOTS_FIELD_NUMBER: _ClassVar[int]
     NUM_RUNNING_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
@@ -42,6 +42,8 @@ class Load(_message.Message):
     SAVED_PREFIXES_FIELD_NUMBER: _ClassVar[int]
     ARCHIVE_FIELD_NUMBER: _ClassVar[int]
     MODELS_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_MODEL_TOKENS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_DRAFT_MODEL_TOKENS_TOTAL_FIELD_NUMBER: _ClassVar[int]
     num_slots: int
     num_running: int
     queues: _containers.RepeatedCompositeFieldContainer[QueueLoad]
@@ -71,7 +73,9 @@ class Load(_message.Message):
     saved_prefixes: PrefixTier
     archive: PrefixTier
     models: _containers.RepeatedCompositeFieldContainer[ModelLoad]
-    def __init__(self, num_slots: _Optional[int] = ..., num_running: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[QueueLoad, _Mapping]]] = ..., num_cells: _Optional[int] = ..., num_used_cells: _Optional[int] = ..., num_idle_cells: _Optional[int] = ..., num_steps: _Optional[int] = ..., prompt_tokens_total: _Optional[int] = ..., cached_tokens_total: _Optional[int] = ..., completion_tokens_total: _Optional[int] = ..., step_times: _Optional[_Iterable[_Union[StepTime, _Mapping]]] = ..., num_snapshots: _Optional[int] = ..., snapshot_bytes: _Optional[int] = ..., draining: _Optional[bool] = ..., num_snapshot_files: _Optional[int] = ..., snapshot_file_bytes: _Optional[int] = ..., num_adapters: _Optional[int] = ..., adapter_bytes: _Optional[int] = ..., num_followers: _Optional[int] = ..., num_preempted: _Optional[int] = ..., preemptions_total: _Optional[int] = ..., embedding: _Optional[_Union[EmbeddingLoad, _Mapping]] = ..., draft_tokens_total: _Optional[int] = ..., accepted_draft_tokens_total: _Optional[int] = ..., step_histograms: _Optional[_Iterable[_Union[StepHistogram, _Mapping]]] = ..., moves_total: _Optional[int] = ..., saved_prefixes: _Optional[_Union[PrefixTier, _Mapping]] = ..., archive: _Optional[_Union[PrefixTier, _Mapping]] = ..., models: _Optional[_Iterable[_Union[ModelLoad, _Mapping]]] = ...) -> None: ...
+    draft_model_tokens_total: int
+    accepted_draft_model_tokens_total: int
+    def __init__(self, num_slots: _Optional[int] = ..., num_running: _Optional[int] = ..., queues: _Optional[_Iterable[_Union[QueueLoad, _Mapping]]] = ..., num_cells: _Optional[int] = ..., num_used_cells: _Optional[int] = ..., num_idle_cells: _Optional[int] = ..., num_steps: _Optional[int] = ..., prompt_tokens_total: _Optional[int] = ..., cached_tokens_total: _Optional[int] = ..., completion_tokens_total: _Optional[int] = ..., step_times: _Optional[_Iterable[_Union[StepTime, _Mapping]]] = ..., num_snapshots: _Optional[int] = ..., snapshot_bytes: _Optional[int] = ..., draining: _Optional[bool] = ..., num_snapshot_files: _Optional[int] = ..., snapshot_file_bytes: _Optional[int] = ..., num_adapters: _Optional[int] = ..., adapter_bytes: _Optional[int] = ..., num_followers: _Optional[int] = ..., num_preempted: _Optional[int] = ..., preemptions_total: _Optional[int] = ..., embedding: _Optional[_Union[EmbeddingLoad, _Mapping]] = ..., draft_tokens_total: _Optional[int] = ..., accepted_draft_tokens_total: _Optional[int] = ..., step_histograms: _Optional[_Iterable[_Union[StepHistogram, _Mapping]]] = ..., moves_total: _Optional[int] = ..., saved_prefixes: _Optional[_Union[PrefixTier, _Mapping]] = ..., archive: _Optional[_Union[PrefixTier, _Mapping]] = ..., models: _Optional[_Iterable[_Union[ModelLoad, _Mapping]]] = ..., draft_model_tokens_total: _Optional[int] = ..., accepted_draft_model_tokens_total: _Optional[int] = ...) -> None: ...
 
 class ModelLoad(_message.Message):
     __slots__ = ("model", "num_slots", "num_running", "num_waiting", "num_cells", "num_used_cells", "prompt_tokens_total", "cached_tokens_total", "completion_tokens_total")

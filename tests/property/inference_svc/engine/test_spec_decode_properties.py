@@ -1,5 +1,6 @@
 """Speculative decoding under random arrivals, options, cancellations and failed decodes."""
 
+import itertools
 from typing import Any
 
 from hypothesis import given, settings
@@ -9,12 +10,15 @@ from inference_svc.engine.batch import NativeLimits
 from inference_svc.engine.constraint import Constraint
 from inference_svc.engine.events import Delta
 from inference_svc.engine.request import SequenceRequest
+from inference_svc.engine.spec_decode.draft_model import DraftModel
 from tests.support.engine_plans import fail_joint_batches, run_plans
 from tests.support.examples import examples
 from tests.support.fake_backend import VOCABULARY_SIZE, FakeBackend
+from tests.support.fake_draft_model import FakeDraftBackend, guess_of, make_draft_model
 from tests.support.sequences import EngineBench, make_request
 
 SLOTS = 3
+SYSTEM = range(100, 136)
 
 _constraints = st.one_of(
     st.none(),
@@ -44,12 +48,39 @@ _arrivals = st.fixed_dictionaries(
 )
 
 
-def _bench(*, spare: int, repeats: bool, **options: Any) -> EngineBench:
-    limits = NativeLimits(40, SLOTS + spare, SLOTS, 90, VOCABULARY_SIZE)
+def _bench(*, spare: int, repeats: bool, cells: int | None = None, **options: Any) -> EngineBench:
+    limits = NativeLimits(40, SLOTS + spare, SLOTS, 90, VOCABULARY_SIZE, cells=cells)
     fails = options.pop("fails", lambda _: 0)
     window = options.pop("window", None)
     backend = FakeBackend(limits, end_after=60, repeats=repeats, fails=fails, window=window)
     return EngineBench(backend, chunk_cap=8, **options)
+
+
+def _draft_model(
+    plans: list[dict[str, Any]],
+    *,
+    repeats: bool,
+    wrong_after: int,
+    failing: int,
+    cells: int | None,
+    window: int | None,
+) -> DraftModel:
+    """A draft model that is wrong about one in `wrong_after` tokens; call number `failing` fails,
+    none if it is 0."""
+    calls = itertools.count(1)
+    limits = NativeLimits(24, SLOTS, SLOTS, 90, VOCABULARY_SIZE, cells=cells)
+    backend = FakeDraftBackend(
+        limits,
+        guess_of(
+            [make_request(i, **plan["request"]) for i, plan in enumerate(plans)],
+            end_after=60,
+            repeats=repeats,
+            is_wrong=lambda length: length % wrong_after == 0,
+        ),
+        lambda _: -2 if next(calls) == failing else 0,
+        window,
+    )
+    return make_draft_model(backend)
 
 
 def _output(bench: EngineBench, i: int) -> Delta:
@@ -111,3 +142,84 @@ def test_drafts_change_no_output(
             assert bench.finished(i)[1:5] == reference.finished(i)[1:5]
         else:
             assert output.tokens == expected.tokens[: len(output.tokens)]
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(
+    plans=st.lists(_arrivals, min_size=1, max_size=6),
+    failing=st.sets(st.integers(0, 60), max_size=3),
+    repeats=st.booleans(),
+    saved_bytes=st.sampled_from([0, 10**6]),
+    cells=st.sampled_from([None, None, 120]),
+    window=st.sampled_from([None, None, 8]),
+    wrong_after=st.sampled_from([1, 2, 5, 1000]),
+    failing_draft=st.integers(0, 40),
+)
+def test_drafts_of_a_model_change_no_output(
+    plans: list[dict[str, Any]],
+    failing: set[int],
+    repeats: bool,
+    saved_bytes: int,
+    cells: int | None,
+    window: int | None,
+    wrong_after: int,
+    failing_draft: int,
+) -> None:
+    """Whatever it drafts, also if it fails, and when sequences move, wait, end or are preempted."""
+    model = _draft_model(
+        plans,
+        repeats=repeats,
+        wrong_after=wrong_after,
+        failing=failing_draft,
+        cells=cells,
+        window=window,
+    )
+    bench = _bench(
+        spare=16,
+        repeats=repeats,
+        cells=cells,
+        fails=fail_joint_batches(failing, 1),
+        saved_bytes=saved_bytes,
+        draft_model=model,
+    )
+    run_plans(bench, plans, lambda bench, i, plan: bench.submit(make_request(i, **plan["request"])))
+    for i, plan in enumerate(plans):
+        reference = _run_alone(make_request(i, **plan["request"]), repeats=repeats)
+        output, expected = _output(bench, i), _output(reference, i)
+        if plan["cancel_after"] is None:
+            assert output == expected
+            assert bench.finished(i)[1:5] == reference.finished(i)[1:5]
+        else:
+            assert output.tokens == expected.tokens[: len(output.tokens)]
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(
+    prompts=st.lists(st.lists(st.integers(97, 99), min_size=1, max_size=9), min_size=1, max_size=5),
+    arrivals=st.lists(st.integers(0, 6), min_size=5, max_size=5),
+    lengths=st.lists(st.integers(2, 30), min_size=5, max_size=5),
+)
+def test_a_draft_model_that_knows_the_output_is_never_wrong(
+    prompts: list[list[int]], arrivals: list[int], lengths: list[int]
+) -> None:
+    """So its KV cache has the tokens of the sequence, after any rejected ones of others, moves and
+    copies: with any other tokens it would be wrong."""
+    requests = [
+        make_request(i, prompt=[*SYSTEM, 66 + i, *prompt], max_tokens=length, ignore_eos=True)
+        for i, (prompt, length) in enumerate(zip(prompts, lengths, strict=False))
+    ]
+    limits = NativeLimits(24, SLOTS, SLOTS, 90, VOCABULARY_SIZE)
+    bench = _bench(
+        spare=16,
+        repeats=False,
+        draft_model=make_draft_model(FakeDraftBackend(limits, guess_of(requests, end_after=60))),
+    )
+    for request, steps in zip(requests, arrivals, strict=False):
+        bench.submit(request)
+        for _ in range(steps):
+            bench.step()
+    bench.run()
+
+    for request in requests:
+        drafted, accepted = bench.finished(request.sequence_id).by_draft_model
+        assert drafted == accepted

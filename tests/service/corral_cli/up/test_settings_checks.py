@@ -99,6 +99,18 @@ CASES = {
         "[inference.per_model.big]\nslots = 2\n",
         "per_model.big.slots: 'big' is an upstream, whose engine has its own settings",
     ),
+    "a draft model of an upstream": (
+        "inference",
+        '[inference.upstreams.big]\nurls = ["http://127.0.0.1:9"]\ntokenizer = "bundled"\n'
+        '[inference.per_model.big]\ndraft_model = "small.gguf"\n',
+        "per_model.big.draft_model: 'big' is an upstream, whose engine has its own settings",
+    ),
+    "a draft model without drafts": (
+        "inference",
+        '[inference.engine]\ndraft_tokens = 0\n'
+        '[inference.per_model.demo-chat]\ndraft_model = "small.gguf"\n',
+        "per_model.demo-chat.draft_model: engine.draft_tokens is 0, so that nothing is drafted",
+    ),
     "an adapter of an upstream": (
         "inference",
         '[inference.upstreams.big]\nurls = ["http://127.0.0.1:9"]\ntokenizer = "bundled"\n'

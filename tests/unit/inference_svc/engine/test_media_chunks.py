@@ -18,7 +18,7 @@ from inference_svc.engine.batch import (
 )
 from inference_svc.engine.events import Preempted
 from inference_svc.engine.media import VectorFile, media_tokens
-from inference_svc.engine.ngram import propose_tokens
+from inference_svc.engine.proposals import propose_tokens
 from inference_svc.engine.request import AppliedAdapter, SequenceRequest
 from inference_svc.engine.scheduler.policy import Policy
 from inference_svc.engine.sequence import Sequence

@@ -1,6 +1,6 @@
 """Tests of choosing slots and context from the available memory."""
 
-import dataclasses
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -33,7 +33,7 @@ def make_model_file(**changes: Any) -> ModelFile:
         "vocabulary_size": 150_000,
         "embedding_size": 4096,
     }
-    return dataclasses.replace(model, **(settings | changes))
+    return replace(model, **(settings | changes))
 
 
 def plan(available: int, requested: RequestedLimits = NO_LIMITS, **changes: Any) -> tuple[int, int]:
@@ -68,6 +68,24 @@ def test_the_trained_context_is_not_exceeded_by_default() -> None:
 
     assert (limits.slots, limits.context_tokens) == (16, 2048)
     assert limits.kv_bytes == 16 * 2048 * 3072
+
+
+def test_a_draft_model_takes_memory_for_its_weights_and_for_each_token() -> None:
+    """In both layouts, and in what a load needs at least."""
+    draft = make_model_file(name="draft", size_bytes=GIB // 2, kv_bytes_per_token=1 << 15)
+    alone = make_model_file(kv_bytes_per_token=1 << 16)
+    model = replace(alone, draft=draft)
+    for layout in (Layout.STREAMS, Layout.UNIFIED):
+        requested = RequestedLimits(2, 1024, layout=layout)
+        (limits,) = plan_limits([model], 64 * GIB, [requested])
+        (plain,) = plan_limits([alone], 64 * GIB, [requested])
+
+        assert limits.kv_bytes == 2 * 1024 * ((1 << 16) + (1 << 15))
+        assert plain.kv_bytes == 2 * 1024 * (1 << 16)
+        weights = draft.size_bytes + compute_bytes(draft)
+        difference = planned_bytes(model, limits) - planned_bytes(alone, plain)
+        assert difference == weights + 2 * 1024 * (1 << 15)
+        assert memory_needs(model, requested).least > memory_needs(alone, requested).least + weights
 
 
 def test_requested_limits_are_used() -> None:

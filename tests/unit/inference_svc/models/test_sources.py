@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from inference_svc.models import sources
+from inference_svc.models.metadata import ModelFile
 from svc_kit.lifecycle import StartupError
 from tests.support.gguf_files import gguf_bytes, write_model
 from tests.support.hf_folders import byte_level, write_folder
@@ -329,3 +330,68 @@ def test_an_engine_tells_a_path_that_is_here_or_a_repository(
 def test_what_an_engine_tells_of_its_own_machine_is_refused(told: str) -> None:
     with pytest.raises(StartupError, match="neither a file or folder here nor a repository"):
         sources.reported_source(told)
+
+
+def _found_draft(model: Path, source: str | None) -> ModelFile | None:
+    file = sources.describe_file(model, "big")
+    return sources.find_draft_model(file, source, refuse_download)
+
+
+def test_a_draft_model_is_a_file_of_the_same_vocabulary(tmp_path: Path) -> None:
+    """None is looked for beside the model."""
+    model, draft = write_model(tmp_path / "a.gguf"), write_model(tmp_path / "draft.gguf")
+    found = _found_draft(model, str(draft))
+
+    assert found is not None
+    assert (found.name, found.path) == ("draft", draft)
+    assert _found_draft(model, None) is None
+
+
+def test_a_draft_model_may_be_downloaded(tmp_path: Path) -> None:
+    model, draft = write_model(tmp_path / "a.gguf"), write_model(tmp_path / "draft.gguf")
+    file, asked = sources.describe_file(model, "big"), []
+
+    def download(remote: sources.RemoteFile) -> Path:
+        asked.append(str(remote))
+        return draft
+
+    found = sources.find_draft_model(file, "hf:owner/small/small.gguf", download)
+
+    assert found is not None
+    assert (found.path, asked) == (draft, ["hf:owner/small/small.gguf"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"tokenizer__ggml__tokens": ["a", "b"]}, "is another one: it has 2 tokens instead of"),
+        ({"llama__attention__causal": False}, "is of the class encoder, which cannot draft"),
+        (None, "there is no such file"),
+    ],
+    ids=["vocabulary", "encoder", "missing"],
+)
+def test_a_model_that_cannot_draft_is_refused(
+    tmp_path: Path, changes: dict[str, Any] | None, problem: str
+) -> None:
+    """The error names the setting."""
+    draft = tmp_path / "draft.gguf"
+    if changes is not None:
+        write_model(draft, **changes)
+
+    with pytest.raises(StartupError, match=rf"per_model.big.draft_model: .*{problem}"):
+        _found_draft(write_model(tmp_path / "a.gguf"), str(draft))
+
+
+def test_a_folder_of_several_models_is_no_draft_model(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "a.gguf")
+    write_model(tmp_path / "b.gguf")
+
+    with pytest.raises(StartupError, match="has several models; name one"):
+        _found_draft(model, str(tmp_path))
+
+
+def test_a_model_that_does_not_generate_uses_no_draft_model(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "a.gguf", llama__attention__causal=False)
+
+    with pytest.raises(StartupError, match="of the class encoder uses no draft model"):
+        _found_draft(model, str(write_model(tmp_path / "draft.gguf")))

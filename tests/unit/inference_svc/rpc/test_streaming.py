@@ -525,8 +525,9 @@ async def test_draft_tokens_are_summed_over_the_choices() -> None:
     for choice, (drafted, accepted) in enumerate([(5, 3), (4, 4)]):
         finished = events.Finished(
             choice, events.FinishReason.STOP, None, 2, 9, timings, drafted, accepted
-        )
+        )._replace(by_draft_model=events.DraftTokens(2, 1 + choice))
         generation.stream.deliver(finished)
     usage = (await collect(generation, text_turns(2)))[-1].done.usage
 
     assert (usage.draft_tokens, usage.accepted_draft_tokens) == (9, 7)
+    assert (usage.draft_model_tokens, usage.accepted_draft_model_tokens) == (4, 3)

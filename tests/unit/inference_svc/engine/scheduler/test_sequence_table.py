@@ -89,9 +89,9 @@ def test_the_outcome_of_the_last_draft_is_counted() -> None:
     bench, table, sequence = start()
     drafter = bench.engine._state.drafter
     sequence.tokens.extend([1, 2, 3, 1, 2, 3, 1, 2])
-    sequence.proposer.propose(sequence.tokens, 3)
-    draft = sequence.proposer.draft(3)
+    sequence.ngram_proposals.propose(sequence.tokens, 3)
+    draft = sequence.ngram_proposals.draft(3)
     sequence.tokens.extend([draft[0], 99])
 
     table.remove(sequence)
-    assert (drafter.num_drafted, drafter.num_accepted) == (len(draft), 1)
+    assert drafter.by_ngram == (len(draft), 1)

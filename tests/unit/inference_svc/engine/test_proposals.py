@@ -1,8 +1,12 @@
 """Proposals by prompt lookup."""
 
+import random
 from array import array
 
-from inference_svc.engine.ngram import NGRAM, NgramProposer, ProposalStats, propose_tokens
+import pytest
+
+from inference_svc.engine.events import DraftTokens
+from inference_svc.engine.proposals import NGRAM, NgramProposals, propose_tokens
 
 
 def _tokens(text: str) -> "array[int]":
@@ -47,31 +51,31 @@ def test_matches_are_aligned_to_tokens() -> None:
 
 def test_a_draft_is_scored_by_the_output() -> None:
     """Only computed tokens are counted; the rest of the proposal affects the rate only."""
-    proposer = NgramProposer()
+    proposer = NgramProposals()
     tokens = _tokens("one two three, one two")
     assert _text(proposer.propose(tokens, 6)) == " three"
     assert _text(proposer.draft(4)) == " thr"
     tokens.extend(_tokens(" thro"))
 
-    assert proposer.score(tokens) == ProposalStats(4, 4)
-    assert proposer.score(tokens) == ProposalStats(0, 0)
-    assert (proposer.num_drafted, proposer.num_accepted) == (4, 4)
+    assert proposer.score(tokens) == DraftTokens(4, 4)
+    assert proposer.score(tokens) == DraftTokens(0, 0)
+    assert proposer.drafted == DraftTokens(4, 4)
 
 
 def test_draft_tokens_beyond_the_end_of_the_output_are_not_accepted() -> None:
     """The sequence may end within its draft."""
-    proposer = NgramProposer()
+    proposer = NgramProposals()
     tokens = _tokens("one two three, one two")
     proposer.propose(tokens, 6)
     proposer.draft(6)
     tokens.extend(_tokens(" t"))
 
-    assert proposer.score(tokens) == ProposalStats(6, 2)
+    assert proposer.score(tokens) == DraftTokens(6, 2)
 
 
 def test_the_acceptance_rate_includes_proposals_that_were_not_computed() -> None:
     """It rises with correct tokens and falls with wrong ones, and stays below 1."""
-    proposer = NgramProposer()
+    proposer = NgramProposals()
     tokens = _tokens("abcabc")
     before = proposer.acceptance_rate
     for _ in range(200):
@@ -87,4 +91,16 @@ def test_the_acceptance_rate_includes_proposals_that_were_not_computed() -> None
 
     assert before < raised < 1
     assert proposer.acceptance_rate < before
-    assert proposer.num_drafted == 0
+    assert proposer.drafted == DraftTokens()
+
+
+@pytest.mark.parametrize("num_kinds", [1, 2, 3, 40])
+def test_a_long_text_is_searched_as_a_short_one(num_kinds: int) -> None:
+    """The last tokens of a long text have the matches that they have in it alone."""
+    kinds = random.Random(num_kinds).choices(range(num_kinds), k=200)
+    short, unlike = array("i", kinds), array("i", range(1000, 21_000))
+
+    assert propose_tokens(unlike + short, 12) == propose_tokens(short, 12)
+    absent = array("i", [50, 51, 52])
+    assert not propose_tokens(unlike + short + absent, 12)
+    assert propose_tokens(absent + unlike + short + absent, 2) == array("i", [1000, 1001])
