@@ -44,7 +44,8 @@ def load_draft(config: EngineConfig, backend: LlamaBackend, measured: WarmUp) ->
         1000 * step_times.get(1, 0.0),
         1000 * measured.step_times.get(1, 0.0),
     )
-    return LoadedDraft(DraftModel(draft, step_times, time.monotonic), measured)
+    size = backend.limits.vocabulary_size
+    return LoadedDraft(DraftModel(draft, step_times, time.monotonic, size), measured)
 
 
 def _open(settings: BackendSettings, setting: str, backend: LlamaBackend) -> LlamaBackend:

@@ -219,17 +219,19 @@ class Vocabulary:
         return text.decode("utf-8", "replace")
 
     def find_difference(self, other: "Vocabulary") -> str | None:
-        """How another vocabulary differs, at its first token that does; None if both are equal."""
-        if other.size != self.size:
-            return f"it has {other.size} tokens instead of {self.size}"
+        """How another vocabulary differs, at its first token that does; None if both are equal, but
+        for unused tokens at the end of one, as models of one family have."""
         mine, theirs = list(self._entries()), list(other._entries())
-        for token, (entry, another) in enumerate(zip(mine, theirs, strict=True)):
+        for token, (entry, another) in enumerate(zip(mine, theirs, strict=False)):
             if entry != another:
                 (text, kind), (other_text, other_kind) = entry, another
                 return (
                     f"its token {token} is {other_text!r} of the attributes {other_kind} instead "
                     f"of {text!r} of {kind}"
                 )
+        for _, kind in (*mine[other.size :], *theirs[self.size :]):
+            if not kind & native.LLAMA_TOKEN_ATTR_UNUSED:
+                return f"it has {other.size} tokens instead of {self.size}"
         for name in ("bos", "eos", "end_tokens"):
             if (role := getattr(self, name)) != (other_role := getattr(other, name)):
                 return f"its {name} is {other_role} instead of {role}"

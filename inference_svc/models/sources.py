@@ -44,6 +44,9 @@ _HUGGING_FACE = re.compile(
 _HF_FOLDER = re.compile(r"hf:(?P<repository>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?")
 _LORA = re.compile(r"(?<![a-z])lora(?![a-z])", re.IGNORECASE)
 """Not as a part of a word, such as the names of lorablated models."""
+_MAX_UNUSED_TOKENS = 1024
+"""By how many tokens at its end a vocabulary may be longer than that of a draft model: models of a
+family are padded to different sizes."""
 _FORMS = "a path, a folder, hf:owner/repository/file.gguf, or bundled"
 
 
@@ -315,7 +318,7 @@ def find_draft_model(model: ModelFile, source: str | None, download: Download) -
     if draft.model_class is not ModelClass.DECODER:
         kind = draft.model_class.value
         raise StartupError(f"{setting}: {draft.name} is of the class {kind}, which cannot draft")
-    if draft.vocabulary_size != model.vocabulary_size:
+    if abs(draft.vocabulary_size - model.vocabulary_size) > _MAX_UNUSED_TOKENS:
         raise StartupError(
             f"{setting}: the vocabulary of {draft.name} is another one: it has "
             f"{draft.vocabulary_size} tokens instead of {model.vocabulary_size}"

@@ -24,17 +24,21 @@ class FakeDraftBackend(FakeBackend):
         window: int | None = None,
     ) -> None:
         super().__init__(limits, fails=fails, window=window)
-        self._guess = guess
+        self.guess = guess
 
     def likeliest_tokens(self, count: int) -> list[int]:
-        return [self._guess(row) for row in self._rows[:count]]
+        return [self.guess(row) for row in self._rows[:count]]
 
 
 def make_draft_model(
-    backend: FakeDraftBackend, step_times: dict[int, float] | None = None
+    backend: FakeDraftBackend,
+    step_times: dict[int, float] | None = None,
+    vocabulary_size: int | None = None,
 ) -> DraftModel:
-    """A draft model whose decode calls take no time, or are expected to take these times."""
-    return DraftModel(backend, step_times or {}, lambda: 0.0)
+    """A draft model whose decode calls take no time, or are expected to take these times, for a
+    model of the same vocabulary, or one of this size."""
+    size = backend.limits.vocabulary_size if vocabulary_size is None else vocabulary_size
+    return DraftModel(backend, step_times or {}, lambda: 0.0, size)
 
 
 def guess_of(

@@ -64,7 +64,7 @@ def open_backend(
 def open_draft_model(path: Path, **changes: Any) -> Iterator[DraftModel]:
     """Load a draft model; `changes` are fields of its settings."""
     with open_backend(path, **changes) as backend:
-        yield DraftModel(backend, {}, time.monotonic)
+        yield DraftModel(backend, {}, time.monotonic, backend.limits.vocabulary_size)
 
 
 def clear_slots(backend: LlamaBackend) -> None:

@@ -81,11 +81,14 @@ class DraftModel:
         backend: DraftBackend,
         step_times: Mapping[int, float],
         clock: Callable[[], float],
+        vocabulary_size: int,
     ) -> None:
-        """`step_times` are seconds of a step by rows, as measured by the warm-up."""
+        """`step_times` are seconds of a step by rows, as measured by the warm-up. The model that
+        verifies has `vocabulary_size` tokens: of one family, one may have more unused ones."""
         self._backend = backend
         self._limits = backend.limits
         self._clock = clock
+        self._vocabulary_size = vocabulary_size
         self._step_time = StepTimeModel(step_times, backend.limits)
         self._slots = [_Slot() for _ in range(backend.limits.slots)]
         self._has_failed = False
@@ -145,7 +148,10 @@ class DraftModel:
                 row = by_slot.get(_slot_index(sequence))
                 if row is None:
                     continue
-                draft.append(token := next(nexts))
+                token = next(nexts)
+                if token >= self._vocabulary_size:
+                    continue
+                draft.append(token)
                 if len(draft) < max_tokens and not self._backend.is_eog(token):
                     drafting.append(Row(row.slot, row.start + len(row.tokens), (token,), True))
             rows = drafting
@@ -174,6 +180,7 @@ class DraftModel:
     def _decode(self, rows: SequenceOf[Row]) -> list[int]:
         """Compute rows. Returns the likeliest token after each one with an output."""
         batch = TokenBatch.of(rows)
+        batch.tokens[batch.tokens >= self._limits.vocabulary_size] = 0  # ones that it does not know
         check_native_limits(batch, self._limits)
         started = self._clock()
         self._backend.decode(batch)

@@ -56,7 +56,7 @@ def draft_backend(draft_path: Path) -> Iterator[LlamaBackend]:
 @pytest.fixture
 def model(draft_backend: LlamaBackend) -> DraftModel:
     llama_engines.clear_slots(draft_backend)
-    return DraftModel(draft_backend, {}, lambda: 0.0)
+    return DraftModel(draft_backend, {}, lambda: 0.0, draft_backend.limits.vocabulary_size)
 
 
 class _Run:
@@ -210,7 +210,7 @@ def test_slots_that_share_cells_draft_too(draft_path: Path) -> None:
         llama_engines.open_backend(draft_tokens=16, shared_cells=cells) as backend,
         llama_engines.open_backend(draft_path, shared_cells=cells) as draft_backend,
     ):
-        model = DraftModel(draft_backend, {}, lambda: 0.0)
+        model = DraftModel(draft_backend, {}, lambda: 0.0, draft_backend.limits.vocabulary_size)
         changes: dict[str, Any] = {"sampling": Sampling(temperature=0.0), "ignore_eos": False}
         requests = [_question(backend, i, **changes) for i in range(2 * SLOTS)]
         drafted = _Run(backend, model, *requests)

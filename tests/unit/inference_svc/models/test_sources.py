@@ -364,7 +364,10 @@ def test_a_draft_model_may_be_downloaded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"tokenizer__ggml__tokens": ["a", "b"]}, "is another one: it has 2 tokens instead of"),
+        (
+            {"tokenizer__ggml__tokens": ["a"] * 2000},
+            "is another one: it has 2000 tokens instead of",
+        ),
         ({"llama__attention__causal": False}, "is of the class encoder, which cannot draft"),
         (None, "there is no such file"),
     ],

@@ -37,18 +37,19 @@ class _Pair:
         fails: Callable[[TokenBatch], int] = lambda _: 0,
         window: int | None = None,
         draft_s: dict[int, float] | None = None,
+        draft_vocabulary: int = VOCABULARY_SIZE,
         **options: Any,
     ) -> None:
         context = min(CONTEXT, cells or CONTEXT)
         limits = NativeLimits(64, slots + SPARE, slots, context, VOCABULARY_SIZE, cells=cells)
-        draft_limits = NativeLimits(24, slots, slots, context, VOCABULARY_SIZE, cells=cells)
+        draft_limits = NativeLimits(24, slots, slots, context, draft_vocabulary, cells=cells)
         self.draft = FakeDraftBackend(
             draft_limits, guess_of(requests, is_wrong=is_wrong), fails, window
         )
         can_trim = options.pop("can_trim", True)
         self.engine = EngineBench(
             FakeBackend(limits, can_trim=can_trim),
-            draft_model=make_draft_model(self.draft, draft_s),
+            draft_model=make_draft_model(self.draft, draft_s, VOCABULARY_SIZE),
             **options,
         )
 
@@ -277,3 +278,16 @@ def test_a_flush_empties_the_draft_model() -> None:
 
     assert pair.draft.used_cells == 0
     assert pair.engine.finished(0).by_draft_model > DraftTokens()
+
+
+@pytest.mark.parametrize("size", [VOCABULARY_SIZE // 2, VOCABULARY_SIZE + 8])
+def test_a_draft_model_may_have_more_or_fewer_tokens(size: int) -> None:
+    """It computes none that it does not have, and drafts none that the model does not have."""
+    request = _request(prompt=[VOCABULARY_SIZE - 1, 71, 72])
+    pair = _Pair([request], draft_vocabulary=size)
+    pair.draft.guess = lambda tokens: size - 1 if len(tokens) % 3 else 70
+    pair.run(request)
+
+    assert pair.num_drafted_rows > LENGTH / 2
+    assert all(batch.tokens.max() < size for batch in pair.draft.batches)
+    assert pair.engine.tokens(0) == _plain_tokens(request)
