@@ -167,7 +167,8 @@ class DraftBench:
         backend, step_times = self._draft
         for slot in range(SLOTS):
             backend.trim(slot, 0)
-        return DraftModel(backend, step_times if mode.predicts else {}, time.monotonic)
+        times, size = step_times if mode.predicts else {}, self._backend.limits.vocabulary_size
+        return DraftModel(backend, times, time.monotonic, size)
 
     def _request(self, i: int, text: Text, max_draft: int) -> SequenceRequest:
         return SequenceRequest(
