@@ -60,6 +60,11 @@ COMMANDS: Final = {
         reader=("read_files", lambda path: {"files": [{"path": path}]}),
         end=signal.SIGKILL,  # it waits for the model's answer otherwise
     ),
+    "gptme": Command(
+        ("--non-interactive", "--tool-format=tool"),
+        ("--resume",),
+        ("shell", lambda path: {"command": f"cat {path}"}),
+    ),
     "aider": Command(
         ("--yes-always", "--no-check-update", "--no-show-release-notes", "--no-git", "--message")
     ),
