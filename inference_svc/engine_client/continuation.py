@@ -1,8 +1,9 @@
 """The rest of a constrained output that has begun, as a grammar of its own, since engines begin a
 grammar at the first new token.
 
-Choices have one, and JSON with the keywords that all engines enforce (`form_schema`). It may be
-narrower than the format: names of properties in the order of the schema, and no others.
+Choices have one, regular expressions (`regex_tree`), and JSON with the keywords that all engines
+enforce (`form_schema`). It may be narrower than the format: names of properties in the order of the
+schema, and no others.
 """
 
 import json
@@ -24,10 +25,10 @@ from inference_svc.structured_output.derivative import (
     choice,
     optional,
 )
+from inference_svc.structured_output.regex_tree import regex_tree
 
 MAX_TEXT: Final = 8 * 1024
 """Characters of an output that goes on: each takes about 30 µs."""
-_KINDS: Final = frozenset({OutputFormatKind.CHOICES, OutputFormatKind.JSON_SCHEMA})
 _MAX_GRAMMAR: Final = 64 * 1024
 _MAX_PROPERTIES: Final = 64
 _SPACE: Final = Rule("ws")
@@ -75,13 +76,17 @@ _JSON: Final[Mapping[str, Node]] = {
 
 def may_continue(form: OutputFormat) -> bool:
     """Whether the rest of an output may be written at all."""
-    is_json = form.kind is OutputFormatKind.JSON_SCHEMA
-    return form.kind in _KINDS and not (is_json and unenforced_part(form.text))
+    match form.kind:
+        case OutputFormatKind.JSON_SCHEMA:
+            return not unenforced_part(form.text)
+        case OutputFormatKind.REGEX:
+            return regex_tree(form.text) is not None
+    return form.kind is OutputFormatKind.CHOICES
 
 
 def continuation(form: OutputFormat, text: str) -> str | None:
     """The GBNF of what may follow a text that begins an output; empty if nothing may. None if it
-    cannot be written. Takes up to a quarter of a second."""
+    cannot be written. Takes up to a second."""
     if len(text) > MAX_TEXT or not may_continue(form):
         return None
     rules = dict(_JSON)
@@ -103,6 +108,8 @@ def _root(form: OutputFormat, rules: dict[str, Node]) -> Node | None:
         case OutputFormatKind.JSON_SCHEMA:
             value = _SchemaReader(json.loads(form.text), rules).root()
             return None if value is None else chain(_SPACE, value)
+        case OutputFormatKind.REGEX:
+            return regex_tree(form.text)
     return None
 
 

@@ -51,6 +51,10 @@ class Rule:
     name: str
 
 
+_MAX_DERIVED: Final = 100_000
+"""Nodes of which the derivative is found for a text, and as many for each of its characters as JSON
+needs twice: they take about a second."""
+_DERIVED_PER_CHARACTER: Final = 40
 Node = Text | Character | Chain | Choice | Repeated | Rule
 EMPTY: Final = Chain(())
 NOTHING: Final = Choice(())
@@ -83,13 +87,18 @@ class Language:
 
     def __init__(self, rules: Mapping[str, Node]) -> None:
         self._rules = rules
+        self._num_derived = 0
 
     def after(self, node: Node, text: str) -> Node:
-        """What may follow a text, `NOTHING` if it does not begin one of the language."""
+        """What may follow a text, `NOTHING` if it does not begin one of the language, or if the
+        way there is too long."""
+        self._num_derived = -_DERIVED_PER_CHARACTER * len(text)
         for character in text:
             if node == NOTHING:
                 break
             node = self._derive(node, character)
+            if self._num_derived > _MAX_DERIVED:
+                return NOTHING
         return node
 
     def may_end(self, node: Node) -> bool:
@@ -104,6 +113,7 @@ class Language:
         return isinstance(node, Repeated)
 
     def _derive(self, node: Node, character: str) -> Node:
+        self._num_derived += 1
         match node:
             case Text(text):
                 if text[0] != character:
@@ -176,11 +186,11 @@ def gbnf_text(text: str) -> str:
 def _gbnf_character(character: str) -> str:
     if character in '"\\':
         return f"\\{character}"
-    return character if character.isprintable() else f"\\U{ord(character):08X}"
+    return character if character.isprintable() else _escape(character)
 
 
 def _escape(character: str) -> str:
-    """A character in brackets."""
-    if character.isascii() and character.isalnum():
+    """A character in brackets. llguidance does not read longer escapes."""
+    if character >= "\u0100" or (character.isascii() and character.isalnum()):
         return character
-    return f"\\x{ord(character):02X}" if character < "\u0100" else f"\\U{ord(character):08X}"
+    return f"\\x{ord(character):02X}"

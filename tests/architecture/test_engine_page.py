@@ -252,15 +252,17 @@ TESTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             f"{TEXT}::test_what_was_shown_in_part_does_not_begin_again",
             f"{TEXT_E2E}::test_a_kill_of_one_of_two_urls_doubles_nothing",
         ),
-        "with a choice, or with JSON of the keywords that all engines enforce": (
+        "with a choice, a regular expression, or JSON of the keywords that all engines enforce": (
             f"{UPSTREAM}/test_resumption.py"
             "::test_an_output_in_a_format_goes_on_with_the_grammar_of_its_rest",
             f"{UPSTREAM}/test_resumption.py"
             "::test_a_complete_output_in_a_format_ends_without_another_engine",
             f"{CONTINUATION}::test_each_rest_of_a_document_may_follow_what_is_before_it",
             f"{CONTINUATION}::test_what_follows_makes_a_document_of_the_schema",
+            f"{CONTINUATION}::test_each_rest_of_a_match_may_follow_what_is_before_it",
+            f"{CONTINUATION}::test_what_follows_makes_a_match",
         ),
-        "with another enforced format, a grammar, `strict` or required tools": (
+        "with another enforced format, a grammar (Lark, GBNF), `strict` or required tools": (
             f"{UPSTREAM}/test_resumption.py"
             "::test_a_constrained_output_begins_again_if_nothing_was_shown",
             f"{UPSTREAM}/test_resumption.py"

@@ -119,9 +119,11 @@ SCHEMA = {
     "additionalProperties": False,
 }
 CHOICES = ["one", "one and two", JSON]
+REGEX = r'\{"city": "[^"]*", "\w+": \[(\d(, )?)*\]\}'
 FORMATS = {
     "a schema": OutputFormat(OutputFormatKind.JSON_SCHEMA, json.dumps(SCHEMA), "format"),
     "choices": OutputFormat(OutputFormatKind.CHOICES, json.dumps(CHOICES), "format"),
+    "a regular expression": OutputFormat(OutputFormatKind.REGEX, REGEX, "format"),
 }
 GRAMMARS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "llama_server": lambda body: body["grammar"],
@@ -189,7 +191,8 @@ WITHOUT_REST = {
         ),
         WHOLE_AFTER,
     ),
-    "a regular expression": (OutputFormat(OutputFormatKind.REGEX, ".*", "format"), 4),
+    "a regular expression": (OutputFormat(OutputFormatKind.REGEX, r"(?s).*", "format"), 4),
+    "a grammar in Lark": (OutputFormat(OutputFormatKind.LARK, "start: /.*/", "format"), 4),
     "half of a character": (FORMATS["a schema"], JSON.index("ü") + 1),
 }
 

@@ -1,6 +1,7 @@
 """The rest of an output that has begun within a format, as a grammar in GBNF."""
 
 import json
+import re
 from typing import Any, Final
 
 import jsonschema  # type: ignore[import-untyped]  # it has no types
@@ -99,10 +100,10 @@ def test_the_rest_of_choices_is_that_of_those_that_begin_so() -> None:
     form = OutputFormat(OutputFormatKind.CHOICES, '["ab", "abc", "x\\"\\n", "été"]', "f")
     rests = {text: continuation(form, text) for text in ("", "a", "ab", "x", "ét", "abc", "b")}
     assert rests == {
-        "": 'root ::= ("ab" | "abc" | "x\\"\\U0000000A" | "été")',
+        "": 'root ::= ("ab" | "abc" | "x\\"\\x0A" | "été")',
         "a": 'root ::= ("b" | "bc")',
         "ab": 'root ::= ("" | "c")',
-        "x": 'root ::= "\\"\\U0000000A"',
+        "x": 'root ::= "\\"\\x0A"',
         "ét": 'root ::= "é"',
         "abc": "",
         "b": None,
@@ -112,8 +113,68 @@ def test_the_rest_of_choices_is_that_of_those_that_begin_so() -> None:
     assert [accepts(rest, text) for text in ("", "c", "d")] == [True, True, False]
 
 
+REGEXES: Final = {
+    "a date": (r"[0-9]{4}-(0[1-9]|1[0-2])-\d{2}", "2026-11-30", "2026-13"),
+    "words": (r"(?:[A-Z]\w*)(, [A-Z]\w*)*\.", "Anna, Bob, Cy.", "anna"),
+    "an address": (r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+", "a.b+c@d-e.org", "a@@"),
+    "characters of all scripts": (r"[^\x00-\x1f\"]{1,20}|\u00e9", "Größe 日本 🙂", "\n"),
+    "lines": (r"(?P<key>\w+): \S+?(\n\s*\w+: .*)*", "a: 1.5é\n b: x y", "a:b"),
+}
+
+
+@pytest.mark.parametrize(("pattern", "text", "wrong"), REGEXES.values(), ids=REGEXES)
+def test_each_rest_of_a_match_may_follow_what_is_before_it(
+    pattern: str, text: str, wrong: str
+) -> None:
+    form = OutputFormat(OutputFormatKind.REGEX, pattern, "f")
+    for length in range(len(text)):
+        rest = continuation(form, text[:length])
+        assert rest
+        assert accepts(rest, text[length:]), (text[:length], rest)
+        assert not accepts(rest, text[length:] + "\r")
+    assert continuation(form, text) is not None
+    assert continuation(form, wrong) is None
+
+
+def test_the_rest_of_a_complete_match_is_empty() -> None:
+    form = OutputFormat(OutputFormatKind.REGEX, "yes|no", "f")
+    assert continuation(form, "yes") == ""
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("pattern", "text", "_"), REGEXES.values(), ids=REGEXES)
+def test_what_follows_makes_a_match(pattern: str, text: str, _: str, seed: int) -> None:
+    """Whatever of the rest is written, by Python's own expressions."""
+    walk = Walk(({"."},), {}, seed)
+    form = OutputFormat(OutputFormatKind.REGEX, pattern, "f")
+    for length in range(seed % 2, len(text), 3):
+        rest = continuation(form, text[:length])
+        assert rest is not None
+        assert re.fullmatch(pattern, text[:length] + walk.text(lark(rest)))
+
+
 NONE: Final[dict[str, tuple[OutputFormatKind, Any, str]]] = {
-    "a regular expression": (OutputFormatKind.REGEX, "a+", "a"),
+    "a regular expression with anchors": (OutputFormatKind.REGEX, "^a+$", "a"),
+    "a regular expression with a boundary": (OutputFormatKind.REGEX, r"a\b.*", "a"),
+    "a regular expression with a category": (OutputFormatKind.REGEX, r"\p{L}+", "a"),
+    "a regular expression with flags": (OutputFormatKind.REGEX, "(?i)a+", "a"),
+    "a regular expression with a lookahead": (OutputFormatKind.REGEX, "(?=a)a+", "a"),
+    "a regular expression with a reference": (OutputFormatKind.REGEX, r"(a)\1", "a"),
+    "a regular expression with a possessive part": (OutputFormatKind.REGEX, "a++", "a"),
+    "a regular expression with a nested class": (OutputFormatKind.REGEX, "[a[:digit:]]+", "a"),
+    "a regular expression with the rest of a set": (OutputFormatKind.REGEX, r"[^\d]+", "a"),
+    "a regular expression with a wrong range": (OutputFormatKind.REGEX, "[z-a]+", "a"),
+    "a regular expression that is not closed": (OutputFormatKind.REGEX, "(a", "a"),
+    "a regular expression with too many copies": (OutputFormatKind.REGEX, "a{101}", "a"),
+    "a regular expression that is too deep": (
+        OutputFormatKind.REGEX,
+        "(" * 51 + "a" + ")" * 51,
+        "",
+    ),
+    "a regular expression that is too long": (OutputFormatKind.REGEX, "a" * 4097, "a"),
+    "a text that does not match": (OutputFormatKind.REGEX, "a+", "b"),
+    "a regular expression with copies of copies": (OutputFormatKind.REGEX, "(a{50}){50}", "a"),
+    "a rest that takes too long": (OutputFormatKind.REGEX, "(a|aa){1,100}", "a" * 90),
     "a grammar in Lark": (OutputFormatKind.LARK, 'start: "ab"', "a"),
     "a grammar in GBNF": (OutputFormatKind.GBNF, 'root ::= "ab"', "a"),
     "a keyword that engines ignore": (OutputFormatKind.JSON_SCHEMA, {"minimum": 1}, "1"),

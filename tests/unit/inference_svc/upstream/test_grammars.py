@@ -32,4 +32,4 @@ def test_references_in_strings_stay_as_they_are() -> None:
 
 
 def test_choices_become_strings_of_gbnf() -> None:
-    assert gbnf_choices(["a", 'b"\\', "é\n"]) == 'root ::= "a" | "b\\"\\\\" | "é\\U0000000A"'
+    assert gbnf_choices(["a", 'b"\\', "é\n"]) == 'root ::= "a" | "b\\"\\\\" | "é\\x0A"'

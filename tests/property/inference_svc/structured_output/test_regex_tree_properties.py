@@ -1,0 +1,71 @@
+"""What may follow the beginning of a match is what Python's `re` matches behind it."""
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference_svc.structured_output.derivative import NOTHING, Language
+from inference_svc.structured_output.regex_tree import regex_tree
+
+ATOMS = st.sampled_from(
+    [
+        "a",
+        "b",
+        "1",
+        " ",
+        r"\d",
+        r"\w",
+        r"\s",
+        r"\S",
+        "[ab]",
+        "[^a]",
+        "[a-c1-]",
+        ".",
+        r"\.",
+        r"\x61",
+        "-",
+    ]
+)
+COUNTS = st.sampled_from(["", "", "*", "+", "?", "{2}", "{1,}", "{0,2}", "*?", "{1,3}?"])
+
+
+def _joined(parts: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    counted = st.tuples(parts, COUNTS).map("".join)
+    sequence = st.lists(counted, max_size=4).map("".join)
+    alternatives = st.lists(sequence, min_size=1, max_size=3).map("|".join)
+    opened = st.sampled_from(["(", "(?:", "(?P<n>"])
+    return st.tuples(opened, alternatives).map(lambda pair: f"{pair[0]}{pair[1]})")
+
+
+PATTERNS = st.recursive(ATOMS, _joined, max_leaves=12).map(
+    lambda pattern: pattern.replace("(?P<n>", "(", pattern.count("(?P<n>") - 1)
+)
+TEXTS = st.text("ab1.- \n", max_size=8)
+
+
+@given(PATTERNS, TEXTS)
+def test_a_text_belongs_to_the_tree_of_a_pattern_if_it_matches_as_a_whole(
+    pattern: str, text: str
+) -> None:
+    tree = regex_tree(pattern)
+    assert tree is not None
+    language = Language({})
+    for split in range(len(text) + 1):
+        rest = language.after(tree, text[:split])
+        is_match = re.fullmatch(pattern, text) is not None
+        assert language.may_end(language.after(rest, text[split:])) == is_match
+        if rest == NOTHING:
+            assert not is_match
+
+
+@given(st.text("ab[]()-^\\\\dwS.{1,2}*+?|", max_size=12), TEXTS)
+def test_no_text_belongs_to_the_tree_of_any_pattern_that_does_not_match(
+    pattern: str, text: str
+) -> None:
+    """Whatever is written, also what is no pattern."""
+    if (tree := regex_tree(pattern)) is None:
+        return
+    language = Language({})
+    is_in = language.may_end(language.after(tree, text))
+    assert is_in == (re.fullmatch(pattern, text, re.ASCII) is not None)
