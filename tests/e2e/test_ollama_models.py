@@ -6,7 +6,6 @@ import re
 import subprocess
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -23,27 +22,46 @@ DIGEST = hashlib.sha256(BUNDLED_PATH.read_bytes()).hexdigest()
 SIZE = BUNDLED_PATH.stat().st_size
 
 
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelHub]:
-    """A Hub with the bundled model, and a file that is none."""
-    files = {"demo-Q8_0.gguf": BUNDLED_PATH.read_bytes(), "junk-Q2_K.gguf": b"GGUF junk"}
-    with run_model_hub(files) as hub:
+FILES = {
+    "demo-Q8_0.gguf": BUNDLED_PATH.read_bytes(),
+    "audited-F16.gguf": BUNDLED_PATH.read_bytes(),
+    "junk-Q2_K.gguf": b"GGUF junk",
+}
+
+
+@pytest.fixture(scope="module")
+def shared_hub() -> Iterator[ModelHub]:
+    """A Hub with the bundled model under two names, and a file that is none."""
+    with run_model_hub({}) as hub, pytest.MonkeyPatch.context() as patch:
         for name, value in hub.variables.items():
-            monkeypatch.setenv(name, value)
+            patch.setenv(name, value)
         yield hub
 
 
-@pytest.fixture
-def corral(hub: ModelHub, tmp_path: Path) -> Iterator[Corral]:
-    settings = {"model_hosts": [hub.host], "usage_interval_s": 0.1}
-    with corral_up(tmp_path, inference=settings) as corral:
+@pytest.fixture(scope="module")
+def corral(shared_hub: ModelHub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Corral]:
+    settings = {"model_hosts": [shared_hub.host], "usage_interval_s": 0.1}
+    with corral_up(tmp_path_factory.mktemp("ollama"), inference=settings) as corral:
         yield corral
 
 
 @pytest.fixture
+def hub(shared_hub: ModelHub) -> ModelHub:
+    """The Hub as it was, with all files."""
+    shared_hub.files.update(FILES)
+    shared_hub.requests.clear()
+    shared_hub.gate = None
+    return shared_hub
+
+
+@pytest.fixture
 def ollama(corral: Corral) -> Iterator[httpx.Client]:
+    """A client of a server whose models are deleted afterwards."""
     with httpx.Client(base_url=f"{corral.url}/api", trust_env=False, timeout=60) as client:
         yield client
+        for name in {*listed(client), "junk-Q2_K"} - {"demo-chat:latest"}:
+            client.request("DELETE", "delete", json={"model": name})
+        assert listed(client) == ["demo-chat:latest"]
 
 
 def pull(client: httpx.Client, model: str, gate: threading.Event | None = None) -> list[Any]:
@@ -124,24 +142,25 @@ def test_changes_of_models_are_in_the_audit_log(
     hub: ModelHub, ollama: httpx.Client, corral: Corral
 ) -> None:
     """What was refused is not. The query of a URL, which may be a secret, is nowhere to be seen."""
-    url = hub.url("demo-Q8_0.gguf")
+    url = hub.url("audited-F16.gguf")
     pull(ollama, f"{url}?token=a hidden")
     ollama.post("pull", json={"model": f"{NAME}:IQ1_S"})
-    command = [str(CORRAL), "models", "pin", "demo-Q8_0", "--target", corral.target]
+    command = [str(CORRAL), "models", "pin", "audited-F16", "--target", corral.target]
     subprocess.run(command, env=clean_environment(), check=True, capture_output=True)
     ollama.post("copy", json={"source": url, "destination": "mine"})
     shown = ollama.get(f"{corral.url}/admin/models").text
-    ollama.request("DELETE", "delete", json={"model": "demo-Q8_0"})
+    ollama.request("DELETE", "delete", json={"model": "audited-F16"})
     events: list[Any] = []
     while len(events) < 4:
-        events = ollama.get(f"{corral.url}/admin/audit").json()["events"]
+        every = ollama.get(f"{corral.url}/admin/audit").json()["events"]
+        events = [event for event in every if "audited" in event["target"]]
 
     acts = [(event["method"].partition("/")[2], event["target"]) for event in events[::-1]]
     assert acts == [
         ("AddModel", url),
-        ("UpdateModel", "demo-Q8_0"),
+        ("UpdateModel", "audited-F16"),
         ("AddModelAlias", url),
-        ("RemoveModel", "demo-Q8_0"),
+        ("RemoveModel", "audited-F16"),
     ]
     assert json.loads(events[-1]["request"]) == {"source": url, "aliases": [url]}
     assert url in shown
