@@ -158,7 +158,7 @@ class DraftModel:
         if per_token_s:
             num_prefill = min(num_prefill, max(int(patience_s / per_token_s), _MIN_CHUNK))
         num_prefill = min(num_prefill, self._limits.batch_tokens - len(sequences))
-        starts = [self._keep(_slot_index(each), each) for each in sequences]
+        starts = [self._align(_slot_index(each), each) for each in sequences]
         rows: list[Row] = []
         missing = [len(each.tokens) - at for each, at in zip(sequences, starts, strict=True)]
         for i in sorted(range(len(sequences)), key=missing.__getitem__):
@@ -199,7 +199,7 @@ class DraftModel:
         equal = known + _num_equal(slot.tokens[known:], sequence.tokens[known:-1])
         return len(sequence.tokens) - (equal if slot.key == sequence.request.cache_key else 0)
 
-    def _keep(self, index: int, sequence: Sequence) -> int:
+    def _align(self, index: int, sequence: Sequence) -> int:
         """Remove the tokens of a slot that the sequence does not have. Returns those that are left,
         without the last one of the sequence, whose logits are needed."""
         slot, request = self._slots[index], sequence.request
