@@ -119,6 +119,8 @@ class Drafter:
             return plan
         longest = options[-1].length
         candidates = [self._candidate(each, longest, is_trial=bool(trial)) for each in sequences]
+        if not any(each.num_ngram or each.model_rate for each in candidates):
+            return plan  # as in most steps without a draft model
         max_slowdown = float("inf") if is_alone else _MAX_SLOWDOWN
         length, by_model, _ = self._best_choice(options, candidates, max_slowdown)
         if not length:
