@@ -4,7 +4,8 @@
 
 Every stage writes its result to the work folder. Corpora and trained weights are reused if they
 exist, and an interrupted training run resumes from its last checkpoint. `--trial` runs 1 % of the
-steps in a temporary folder to test the pipeline, and installs nothing.
+steps in a temporary folder to test the pipeline, and installs nothing. `--draft` trains a draft
+model of the demo model instead, and leaves it in the work folder.
 """
 
 import argparse
@@ -23,13 +24,15 @@ from tools.demo_model.voices import DESCRIPTIONS, VOICES
 
 ROOT = Path(__file__).resolve().parents[2]
 TORCH_PYTHON = ROOT / ".venv-demo-model" / "bin" / "python"
-TOKENS = 55_000_000
-ADAPTER_TOKENS = 1_000_000
+CORPORA = {"model": 55_000_000, **dict.fromkeys(VOICES, 1_000_000)}
+"""Tokens of the corpora."""
+DRAFT_TOKENS = 3_000_000
 ITEMS = 100
 """Number of questions for each skill."""
 MAX_LOSS_RATIO = 0.75
 """A trial passes if its lowest loss is below this fraction of its first loss."""
 UNQUANTIZED = "demo-chat-f16.gguf"
+DRAFT = "demo-draft-q8_0.gguf"
 EQUAL_TOKENS = {UNQUANTIZED: 0.99, MODEL: 0.9}
 """Minimum share of positions at which llama.cpp and torch predict the same token."""
 Flags = list[str | Path]
@@ -51,20 +54,28 @@ class Pipeline:
 
     def run(self) -> None:
         """Run all stages up to the GGUF files. Raises CalledProcessError if a stage fails."""
-        self.write_corpora()
+        for name, tokens in CORPORA.items():
+            self.write_corpus(name, tokens)
         self.train()
         self.export()
         self.compare()
 
-    def write_corpora(self) -> None:
-        """Train the tokenizer and write the corpora, unless they exist."""
-        if (self.work / list(VOICES)[-1] / "corpus.json").exists():
+    def write_corpus(self, name: str, tokens: int) -> None:
+        """Write a corpus, and train the tokenizer before the first one, unless it exists."""
+        if (self.work / name / "corpus.json").exists():
             return
-        sizes = [
-            *("--tokens", str(int(TOKENS * self.share))),
-            *("--adapter-tokens", str(int(ADAPTER_TOKENS * self.share))),
-        ]
-        self.stage("corpus", "--out", self.work, *sizes)
+        size = str(int(tokens * self.share))
+        self.stage("corpus", "--name", name, "--out", self.work, "--tokens", size)
+
+    def train_draft(self) -> None:
+        """Train and export a draft model. Its tokenizer is that of the model: it is trained on the
+        same text. Raises CalledProcessError if a stage fails."""
+        self.write_corpus("draft", DRAFT_TOKENS)
+        self._train("draft", "draft", self.work / "draft.pt")
+        about = ["--name", "demo-draft", "--description", "A draft model of demo-chat"]
+        source: Flags = ["--checkpoint", self.work / "draft.pt", "--tokenizer", self.work]
+        files: Flags = ["--template", TEMPLATE, "--out-q8", self.work / DRAFT]
+        self.stage("export", *source, *files, *about)
 
     def train(self) -> None:
         """Train the model, then an adapter for each voice."""
@@ -144,10 +155,14 @@ def main() -> int:
     parser.add_argument(
         "--trial", action="store_true", help="run 1 %% of the steps and install nothing"
     )
+    parser.add_argument("--draft", action="store_true", help="train a draft model only")
     options = parser.parse_args()
     if options.trial:
         return trial()
     pipeline = Pipeline(options.work)
+    if options.draft:
+        pipeline.train_draft()
+        return 0
     pipeline.run()
     pipeline.examine()
     install(options.work)

@@ -44,17 +44,14 @@ class Plan:
     num_tokens: int
     row_shares: Mapping[int, float]
     name: str
-    """The voice of an adapter, or `model`."""
+    """The voice of an adapter, `model` or `draft`."""
 
 
-def model_plan(num_tokens: int) -> Plan:
-    """Plan of the model's corpus."""
-    return Plan(num_tokens, {256: 0.29, 512: 0.36, 1024: 0.24, 2048: 0.11}, "model")
-
-
-def adapter_plan(voice: str, num_tokens: int) -> Plan:
-    """Plan of an adapter's corpus."""
-    return Plan(num_tokens, {256: 0.6, 512: 0.4}, voice)
+def corpus_plan(name: str, num_tokens: int) -> Plan:
+    """Plan of the corpus of an adapter, if this is a voice, or of a model."""
+    if name in voices.VOICES:
+        return Plan(num_tokens, {256: 0.6, 512: 0.4}, name)
+    return Plan(num_tokens, {256: 0.29, 512: 0.36, 1024: 0.24, 2048: 0.11}, name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Stages that run in `.venv-demo-model` because they need torch or tokenizers.
 
-`python -m tools.demo_model.stages STAGE`, where STAGE is corpus, train, adapter, export,
-export-adapter, export-foreign or logits; `tools.demo_model` calls them in order.
+`python -m tools.demo_model.stages STAGE`, where STAGE is corpus, train, draft, adapter,
+export, export-adapter, export-foreign or logits; `tools.demo_model` calls them in order.
 """
 
 from __future__ import annotations
@@ -15,34 +15,33 @@ import numpy as np
 import torch
 
 from tools.demo_model import checkpoint, export, training
-from tools.demo_model.corpus import (
-    adapter_plan,
-    model_plan,
-    write_corpus,
-    write_tokenizer,
-)
-from tools.demo_model.network import Network
+from tools.demo_model.corpus import corpus_plan, write_corpus, write_tokenizer
+from tools.demo_model.network import Network, Shape
 from tools.demo_model.probes import probes
 from tools.demo_model.rows import Corpus
 from tools.demo_model.tokenizer import load_tokenizer
-from tools.demo_model.voices import VOICES
+
+DRAFT = Shape(d_model=128, num_layers=2, num_heads=2, num_kv_heads=1, d_ff=256)
+"""A step takes a quarter of the demo model's. With one layer it could not copy names."""
 
 
 def main() -> None:
     """Parse the command line and run one stage."""
     parser = argparse.ArgumentParser(description="Train and export the demo models.")
     stages = parser.add_subparsers(dest="stage", required=True)
-    corpora = stages.add_parser("corpus", help="train the tokenizer and write every corpus")
-    corpora.add_argument("--out", type=Path, required=True, help="folder to fill")
-    corpora.add_argument("--tokens", type=int, required=True, help="of the model's corpus")
-    corpora.add_argument("--adapter-tokens", type=int, required=True, help="of each adapter's")
-    corpora.set_defaults(run=write_corpora)
-    model = stages.add_parser("train", help="train the model")
-    _training_options(model)
-    model.set_defaults(base=None)
+    corpus = stages.add_parser("corpus", help="train the tokenizer and write a corpus")
+    corpus.add_argument("--name", required=True, help="model, draft or a voice")
+    corpus.add_argument("--out", type=Path, required=True, help="folder of both")
+    corpus.add_argument("--tokens", type=int, required=True)
+    corpus.set_defaults(run=write_named_corpus)
+    for name, shape, step in (("train", Shape(), 8192), ("draft", DRAFT, 4096)):
+        model = stages.add_parser(name, help=f"train a model of width {shape.d_model}")
+        _training_options(model)
+        model.set_defaults(base=None, shape=shape, tokens_per_step=step)
     adapter = stages.add_parser("adapter", help="train a LoRA")
     _training_options(adapter)
     adapter.add_argument("--base", type=Path, required=True, help="the model's checkpoint")
+    adapter.set_defaults(shape=Shape(), tokens_per_step=8192)
     _export_options(stages)
     logits = stages.add_parser("logits", help="save scores for tools.demo_model.compare")
     logits.add_argument("--checkpoint", type=Path, required=True)
@@ -88,20 +87,26 @@ def _about(options: argparse.Namespace) -> export.About:
     return export.About(options.name, options.description, options.author, options.licence)
 
 
-def write_corpora(options: argparse.Namespace) -> None:
+def write_named_corpus(options: argparse.Namespace) -> None:
     """Run the stage `corpus`."""
     options.out.mkdir(parents=True, exist_ok=True)
     tokenizer = options.out / "tokenizer.json"
-    write_tokenizer(tokenizer)
-    write_corpus(options.out / "model", tokenizer, model_plan(options.tokens))
-    for voice in VOICES:
-        write_corpus(options.out / voice, tokenizer, adapter_plan(voice, options.adapter_tokens))
+    if not tokenizer.exists():
+        write_tokenizer(tokenizer)
+    plan = corpus_plan(options.name, options.tokens)
+    write_corpus(options.out / options.name, tokenizer, plan)
 
 
 def train(options: argparse.Namespace) -> None:
-    """Run the stage `train` or `adapter`."""
+    """Run the stage `train`, `draft` or `adapter`."""
     settings = training.Settings(
-        options.corpus, options.out, options.log, base=options.base, compiled=not options.quick
+        options.corpus,
+        options.out,
+        options.log,
+        shape=options.shape,
+        base=options.base,
+        tokens_per_step=options.tokens_per_step,
+        compiled=not options.quick,
     )
     training.train(settings)
 

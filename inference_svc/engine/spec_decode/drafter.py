@@ -26,7 +26,8 @@ from inference_svc.engine.spec_decode.draft_model import DraftModel, Wanted
 _LENGTHS = (1, 3, 7, 15, MAX_DRAFT)  # rows of 2, 4, 8, 16 and 32 tokens
 _MAX_SLOWDOWN = 1.5  # of a step for which other sequences wait
 _MAX_PROMPT_S = 0.1
-"""How long a draft model may compute a prompt in a step for which no other sequence waits."""
+"""How long a draft model may compute a prompt in a step for which no other sequence waits, if two
+steps do not take longer: in less time it could not follow between two trials."""
 
 
 class _Option(NamedTuple):
@@ -118,6 +119,8 @@ class Drafter:
             return plan
         longest = options[-1].length
         candidates = [self._candidate(each, longest, is_trial=bool(trial)) for each in sequences]
+        if not any(each.num_ngram or each.model_rate for each in candidates):
+            return plan  # as in most steps without a draft model
         max_slowdown = float("inf") if is_alone else _MAX_SLOWDOWN
         length, by_model, _ = self._best_choice(options, candidates, max_slowdown)
         if not length:
@@ -227,7 +230,9 @@ class Drafter:
         if self._model is not None and by_model:
             wanted = [Wanted(each.sequence, min(length, each.limit)) for each in by_model]
             step_s = self._step_time.step_s(len(candidates))
-            patience_s = _MAX_PROMPT_S if is_alone else (_MAX_SLOWDOWN - 1) * step_s
+            patience_s = (_MAX_SLOWDOWN - 1) * step_s
+            if is_alone:
+                patience_s = max(_MAX_PROMPT_S, 2 * step_s)
             drafts = self._model.draft(wanted, patience_s=patience_s)
             for (sequence, _), draft in zip(wanted, drafts, strict=True):
                 sequence.model_proposals.offer(draft, len(sequence.tokens))

@@ -62,6 +62,7 @@ def _completion(model: str, **speculation: Any) -> pb.GenerateRequest:
     return request
 
 
+@pytest.mark.batch_invariant
 async def test_answers_are_those_without_a_draft_model(rpc: Rpc) -> None:
     """Its drafts are a part of all drafts, and none if the request disables them."""
     plain = await rpc.generate(_completion("plain"))

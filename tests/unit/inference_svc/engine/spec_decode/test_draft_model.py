@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ from inference_svc.engine.batch import NativeLimits, TokenBatch
 from inference_svc.engine.cost_model.step_time import TRIAL_INTERVAL
 from inference_svc.engine.events import DraftTokens, ModelLoad
 from inference_svc.engine.request import SequenceRequest
-from tests.support.fake_backend import VOCABULARY_SIZE, FakeBackend
+from tests.support.fake_backend import END_TOKEN, VOCABULARY_SIZE, FakeBackend
 from tests.support.fake_draft_model import FakeDraftBackend, guess_of, make_draft_model
+from tests.support.media_prompts import media_request, write_fake_chunk
 from tests.support.sequences import EngineBench, make_request
 
 SPARE = 16
@@ -38,11 +40,14 @@ class _Pair:
         window: int | None = None,
         draft_s: dict[int, float] | None = None,
         draft_vocabulary: int = VOCABULARY_SIZE,
+        draft_batch: int = 24,
         **options: Any,
     ) -> None:
         context = min(CONTEXT, cells or CONTEXT)
         limits = NativeLimits(64, slots + SPARE, slots, context, VOCABULARY_SIZE, cells=cells)
-        draft_limits = NativeLimits(24, slots, slots, context, draft_vocabulary, cells=cells)
+        draft_limits = NativeLimits(
+            draft_batch, slots, slots, context, draft_vocabulary, cells=cells
+        )
         self.draft = FakeDraftBackend(
             draft_limits, guess_of(requests, is_wrong=is_wrong), fails, window
         )
@@ -167,6 +172,66 @@ def test_a_model_that_is_wrong_is_not_asked_any_more() -> None:
     assert 0 < pair.engine.finished(0).by_draft_model.drafted < TRIAL_INTERVAL / 2
 
 
+def test_a_model_that_was_wrong_is_tried_again_by_a_sequence_alone() -> None:
+    """Once in `TRIAL_INTERVAL` steps; what it says then may be right."""
+    request = _request(max_tokens=150, prompt=[70, 71])
+    pair = _run(
+        request,
+        slots=4,
+        is_wrong=lambda length: length < 40,
+        draft_s={1: 0.1, 4: 0.1},
+        draft_batch=100,
+        measured={1: 1.0},
+        token_times={1: 1.0, 16: 1.2},
+    )
+
+    assert pair.engine.finished(0).by_draft_model.accepted > 20
+
+
+def test_the_method_is_that_of_each_sequence() -> None:
+    """Beside a text that its prediction drafts, the model computes another one only."""
+    first = _request(0, max_tokens=60)
+    first = _request(0, max_tokens=60, predicted=array("i", _plain_tokens(first)))
+    second = _request(1, max_tokens=60)
+    pair = _run(first, second, slots=2, is_wrong=lambda length: length % 4 == 0)
+
+    by_model = [pair.engine.finished(i).by_draft_model for i in (0, 1)]
+    assert by_model[0].drafted < by_model[1].drafted
+    assert pair.engine.finished(0).num_accepted > 40
+
+
+@pytest.mark.parametrize(("draft_s", "drafts"), [(0.1, True), (0.3, False)])
+def test_a_step_for_which_others_wait_is_not_prolonged_much(draft_s: float, drafts: bool) -> None:
+    """With 0.3 of a step for a token, and as much for the text before, a draft would pay."""
+    requests = [_request(i, max_tokens=30) for i in (0, 1)]
+    pair = _run(
+        *requests,
+        slots=2,
+        draft_s={1: draft_s, 2: draft_s},
+        measured={1: 1.0, 2: 1.0},
+        token_times={1: 1.0, 16: 1.0},
+    )
+
+    assert any(pair.engine.finished(i).num_drafted for i in (0, 1)) is drafts
+
+
+def test_a_prompt_takes_no_longer_than_half_a_step_for_which_others_wait() -> None:
+    """16 tokens at least: a token takes a tenth of a step."""
+    requests = [
+        _request(i, prompt=[80 + i, *(81 + j % 40 for j in range(60))], max_tokens=60)
+        for i in (0, 1)
+    ]
+    pair = _run(
+        *requests,
+        slots=2,
+        draft_s={1: 0.1, 2: 0.1},
+        measured={1: 1.0, 2: 1.0},
+        token_times={1: 1.0, 16: 1.0},
+    )
+
+    assert max(len(batch.tokens) for batch in pair.draft.batches) == 16 + 2
+
+
 def test_the_cells_of_another_slot_are_copied() -> None:
     """A second choice has the prompt of the first one, which its slot lacks."""
     prompt = [80 + i % 40 for i in range(60)]
@@ -185,19 +250,22 @@ def test_the_cells_of_another_slot_are_copied() -> None:
     assert pair.engine.tokens(1) == _plain_tokens(second)
 
 
-def test_cells_of_another_cache_key_are_neither_copied_nor_kept() -> None:
+@pytest.mark.parametrize("together", [False, True])
+def test_cells_of_another_cache_key_are_neither_copied_nor_kept(*, together: bool) -> None:
     """Else the time of a draft would tell a project what another one has sent."""
     prompt = [80 + i % 40 for i in range(60)]
     first, second = (
         _request(i, prompt=prompt, cache_key=key) for i, key in enumerate((b"a", b"b"))
     )
-    pair = _Pair([first], slots=2)
-    pair.run(first)
-    computed = pair.num_drafted_rows
-    pair.run(second)
+    pair = _Pair([first], slots=1 + together)
+    if together:
+        pair.run(first, second)
+    else:
+        pair.run(first)
+        pair.run(second)
 
     assert pair.draft.num_copies == 0
-    assert pair.num_drafted_rows == 2 * computed
+    assert sum(int((batch.positions < 60).sum()) for batch in pair.draft.batches) == 2 * 60
 
 
 def test_the_next_turn_keeps_the_cells_of_the_last_one() -> None:
@@ -246,16 +314,34 @@ def test_there_are_no_drafts_after_a_failed_decode() -> None:
 
 
 def test_shared_cells_are_left_to_the_sequences_that_draft() -> None:
-    """In the unified layout the cells of ended sequences are removed, and if too few are left,
-    there is no draft."""
-    first = _request(0, prompt=[80 + i % 40 for i in range(30)], max_tokens=20)
-    second = _request(1, prompt=[90 + i % 40 for i in range(30)], max_tokens=20)
-    pair = _Pair([first, second], slots=2, cells=70)
-    pair.run(first)
-    pair.run(second)
+    """In the unified layout the cells of ended sequences are removed, before a decode call of the
+    draft model fails for want of cells."""
+    requests = [
+        _request(i, prompt=[80 + 9 * i + j % 40 for j in range(40)], max_tokens=count)
+        for i, count in enumerate((10, 115))
+    ]
+    pair = _Pair(requests, slots=2, cells=180)
+    pair.run(*requests)
 
-    assert pair.draft.used_cells <= 70
-    assert pair.engine.finished(1).by_draft_model.accepted > 0
+    assert {slot for batch in pair.draft.batches for slot in batch.slots.tolist()} == {0, 1}
+    assert pair.engine.finished(1).num_accepted == pair.engine.finished(1).num_drafted
+    assert len(pair.engine.deltas(1)) < 14
+
+
+def test_a_draft_ends_with_the_end_of_the_text() -> None:
+    """What would follow it is not drafted."""
+    request = _request(max_tokens=60, ignore_eos=False)
+    limits = NativeLimits(24, 1, 1, CONTEXT, VOCABULARY_SIZE)
+    draft = FakeDraftBackend(limits, lambda _: END_TOKEN)
+    bench = EngineBench(
+        FakeBackend(NativeLimits(64, 1 + SPARE, 1, CONTEXT, VOCABULARY_SIZE)),
+        draft_model=make_draft_model(draft),
+    )
+    bench.submit(request)
+    bench.step()
+    bench.step()
+
+    assert len(draft.batches) == 1
 
 
 def test_a_model_whose_window_has_moved_on_computes_the_text_again() -> None:
@@ -268,6 +354,20 @@ def test_a_model_whose_window_has_moved_on_computes_the_text_again() -> None:
 
     assert pair.engine.tokens(1) == _plain_tokens(second)
     assert pair.engine.finished(1).by_draft_model.accepted > 0
+
+
+def test_a_text_beside_pictures_is_not_drafted(tmp_path: Path) -> None:
+    """The model cannot read them."""
+    chunk = write_fake_chunk(tmp_path, "picture", 8)
+    request = media_request(0, [[65], chunk, [66]], max_tokens=30, ignore_eos=True)
+    limits = NativeLimits(64, 1 + SPARE, 1, CONTEXT, VOCABULARY_SIZE, vector_width=1)
+    draft = FakeDraftBackend(NativeLimits(24, 1, 1, CONTEXT, VOCABULARY_SIZE), guess_of([]))
+    bench = EngineBench(FakeBackend(limits), draft_model=make_draft_model(draft))
+    bench.submit(request)
+    bench.run()
+
+    assert len(bench.tokens(0)) == 30
+    assert not draft.batches
 
 
 def test_a_flush_empties_the_draft_model() -> None:
