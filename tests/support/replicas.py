@@ -48,7 +48,9 @@ class Replica:
     """Else it is an engine in text mode."""
     requests: list[pb.GenerateRequest] = field(default_factory=list)
     may_answer: asyncio.Event | None = None
-    """Calls wait for it, if it is set."""
+    """Generations wait for it, if it is set."""
+    may_reply: asyncio.Event | None = None
+    """Tokenize waits for it, if it is set."""
     num_unary: int = 0
     name: str = ""
     age_s: int = 0
@@ -107,8 +109,8 @@ class Replica:
     async def tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
         self.check_model(request.model)
         self.num_unary += 1
-        if self.may_answer is not None:
-            await self.may_answer.wait()
+        if self.may_reply is not None:
+            await self.may_reply.wait()
         return pb.TokenizeResponse(token_ids=[1])
 
     def check_model(self, name: str) -> Model:

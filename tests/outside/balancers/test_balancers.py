@@ -34,6 +34,7 @@ pytestmark = pytest.mark.timeout(240)  # the first run downloads the programs
 PROMPTS: Final = [f"prompt {number}" for number in range(32)]
 NUM_CALLS: Final = 1500
 NUM_KEYS: Final = 2000
+NUM_GETS: Final = 20
 NUM_CHECKS: Final = 4
 """After so many a balancer knows that a service is not ready."""
 MAX_SHARE: Final = 0.54
@@ -206,6 +207,30 @@ async def test_a_gateway_may_leave_as_soon_as_another_one_is_back(
             while asked[number] < num_asked + NUM_CHECKS:
                 answer = await client.get(f"http://{balancer.http}/healthz")
                 assert answer.status_code == 200
+
+
+@pytest.mark.parametrize("run", [run_envoy, run_haproxy], ids=["Envoy", "HAProxy"])
+async def test_what_cannot_be_sent_to_a_gateway_goes_to_another(
+    run: RunBalancer, tmp_path: Path
+) -> None:
+    """Before the balancer has noticed that it is gone."""
+
+    async def is_ready() -> bool:
+        return True
+
+    async with AsyncExitStack() as stack, AsyncExitStack() as first:
+        addresses = [
+            await each.enter_async_context(run_probes(is_ready)) for each in (first, stack)
+        ]
+        replicas = await stack.enter_async_context(run_replicas())
+        inference = [await manage(stack, server) for server in replicas.servers]
+        gateways = [Served(address, address) for address in addresses]
+        balancer = await stack.enter_async_context(run(tmp_path, inference, gateways))
+        client = await stack.enter_async_context(httpx.AsyncClient())
+        await first.aclose()
+        answers = [await client.get(f"http://{balancer.http}/healthz") for _ in range(NUM_GETS)]
+
+    assert {(answer.status_code, answer.text) for answer in answers} == {(200, "ok\n")}
 
 
 async def test_as_many_calls_run_as_without_a_balancer(start_balancer: StartBalancer) -> None:

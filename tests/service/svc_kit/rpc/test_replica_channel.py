@@ -186,14 +186,14 @@ async def test_calls_without_a_stream_are_answered_elsewhere_when_their_replica_
     """All that it had; gRPC would repeat ten, and none of more than 256 KiB."""
     async with run_replicas(2) as replicas:
         lost, other = replicas.replicas
-        lost.may_answer, other.may_answer = asyncio.Event(), asyncio.Event()
+        lost.may_reply, other.may_reply = asyncio.Event(), asyncio.Event()
         async with asyncio.TaskGroup() as calls:
             while lost.num_unary < NUM_UNARY:
                 call = replicas.stub.Tokenize(pb.TokenizeRequest(text=text), timeout=60)
                 calls.create_task(tokens_of(call))
                 await replicas.engine.ListRequests(ListRequestsRequest())  # while it is sent
             await replicas.servers[0].drain(0)
-            other.may_answer.set()
+            other.may_reply.set()
 
         assert other.num_unary >= NUM_UNARY
 
