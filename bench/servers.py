@@ -140,7 +140,8 @@ def corral_settings(
 
 def upstream_settings(engine: Server, tokenizer: Path, slots: int) -> dict[str, str]:
     """Return the settings with which Corral serves the model of an engine, and no other."""
-    upstream = {"urls": [engine.url], "tokenizer": str(tokenizer), "concurrency": slots}
+    limits = {"concurrency": slots, "batch_ahead": slots}
+    upstream = {"urls": [engine.url], "tokenizer": str(tokenizer), **limits}
     return {
         "CORRAL_INFERENCE_MODELS": "[]",
         "CORRAL_INFERENCE_UPSTREAMS": json.dumps({MODEL_NAME: upstream}),

@@ -1,5 +1,6 @@
 """What it costs to have Corral in front of an engine of others."""
 
+import asyncio
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -8,8 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import httpx
+
 from bench import engines, servers
-from bench.batch_load import run_batch
+from bench.batch_load import LINES_AT_ONCE, run_batch
 from bench.contest import Contest, Turn, alternate, run_rounds
 from bench.measurement import (
     CORRAL,
@@ -35,7 +38,7 @@ FULL_SPEED, PACED = f"{STREAMS} streams at full speed", f"{STREAMS} streams, 25 
 TARGET_SPEED, TARGET_FIRST_TOKEN, TARGET_BATCH = 0.97, 1.05, 0.95
 OWN_ENGINE = "own engine"
 GRPC, BATCH, COMPLETIONS = "corral, gRPC", "a batch", "/v1/completions"
-VLLM_BATCH = "vllm LLM.generate"
+VLLM_BATCH, VLLM_WHOLE = "vllm LLM.generate", "vllm, whole answers"
 
 
 class Sizes(NamedTuple):
@@ -54,6 +57,7 @@ FULL = Sizes((1, 16), 128, 32, 2, batch_lines=1000, rounds=5, batch_rounds=3)
 QUICK = Sizes((1, 16), 16, 8, 1, batch_lines=20, rounds=1, batch_rounds=1)
 BATCH_TOKENS = 16
 """Of a line of a batch, in and out."""
+_ANSWER_S = 600.0
 
 
 def measure(stage: Stage) -> Iterator[Measurement]:
@@ -144,7 +148,7 @@ def _beside(
                 contests.append(Contest(own, {}, {name: direct, GRPC: grpc}))
             yield from run_rounds(contests, rounds)
             if stage.vllm is not None and name == "vllm":
-                yield from _batches(stage, stage.vllm, corral, shape)
+                yield from _batches(stage, stage.vllm, engine, corral, shape)
 
 
 def _grpc_turn(stage: Stage, load: str, corral: Server, workload: Workload) -> Turn:
@@ -173,19 +177,22 @@ def _workload(sizes: Sizes, concurrency: int, seed: int) -> Workload:
 
 
 def _batches(
-    stage: Stage, python: Path, corral: Server, shape: EngineShape
+    stage: Stage, python: Path, engine: Server, corral: Server, shape: EngineShape
 ) -> Iterator[Measurement]:
-    """Alternate between a batch over vLLM and vLLM's own, with the same prompts."""
+    """Alternate between a batch over vLLM, vLLM's own, and a client that asks vLLM without streams,
+    with the same number of prompts."""
     sizes = stage.sizes(FULL, QUICK)
     beside = {"CORRAL_CONTROL_INFERENCE_TARGET": corral.grpc_target}
     with stage.control("control", beside) as control:
         for number in range(sizes.batch_rounds):
-            prompts = _batch_prompts(sizes, number)
-            turns = [
-                partial(_own_batch_s, stage, control, prompts),
-                partial(_vllm_batch_s, stage, python, shape, prompts),
-            ]
-            for system, turn in alternate([*zip((CORRAL, VLLM_BATCH), turns, strict=True)], number):
+            # Prompts of its own for each that asks the same engine, which keeps their prefixes.
+            prompts, others = (_batch_prompts(sizes, 2 * number + each) for each in range(2))
+            turns = {
+                CORRAL: partial(_own_batch_s, stage, control, prompts),
+                VLLM_BATCH: partial(_vllm_batch_s, stage, python, shape, prompts),
+                VLLM_WHOLE: partial(_whole_answers_s, stage, engine, others),
+            }
+            for system, turn in alternate([*turns.items()], number):
                 speed = len(prompts) * BATCH_TOKENS / turn()
                 yield Measurement(BATCH, number, system, speed)
 
@@ -207,6 +214,28 @@ def _vllm_batch_s(stage: Stage, python: Path, shape: EngineShape, prompts: Seque
     return engines.run_vllm_batch(python, shape, stage.folder, prompts, BATCH_TOKENS)
 
 
+def _whole_answers_s(stage: Stage, engine: Server, prompts: Sequence[str]) -> float:
+    started = time.perf_counter()
+    stage.runner.run(_ask_all(engine.url, prompts))
+    return time.perf_counter() - started
+
+
+async def _ask_all(url: str, prompts: Sequence[str]) -> None:
+    """Ask for whole answers, as many at once as a batch of Corral."""
+    fields = {"model": MODEL_NAME, "max_tokens": BATCH_TOKENS, "ignore_eos": True, "temperature": 0}
+    remaining = iter(prompts)
+    async with httpx.AsyncClient(base_url=url, timeout=_ANSWER_S) as client:
+
+        async def caller() -> None:
+            for prompt in remaining:
+                answer = await client.post(COMPLETIONS, json={**fields, "prompt": prompt})
+                answer.raise_for_status()
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(LINES_AT_ONCE):
+                group.create_task(caller())
+
+
 # --- results --------------------------------------------------------------------------------------
 
 
@@ -216,6 +245,8 @@ def conclude(measurements: Sequence[Measurement]) -> list[Result]:
     for load in load_names(measurements):
         if load == BATCH:
             results.append(compare(measurements, load, VLLM_BATCH, TARGET_BATCH))
+            label = f"{load}, beside whole answers over HTTP"
+            results.append(compare(measurements, load, VLLM_WHOLE, TARGET_BATCH, label))
         elif load in (FULL_SPEED, PACED):
             results.append(_adapter_result(measurements, load))
         else:
@@ -273,8 +304,9 @@ PART = Part(
         " llama-server and vLLM, beside a client that asks the same engine itself:"
         f" `/v1/completions` with token ids, {FULL.prompt_tokens} in, {FULL.output_tokens} out, and"
         f" the same over gRPC. Last a batch of {FULL.batch_lines:,} lines of {BATCH_TOKENS}"
-        " tokens in and out, beside vLLM's own `LLM.generate` of the same prompts. vLLM's model has"
-        " the shape of 0.5 B parameters, and dummy weights."
+        " tokens in and out, beside vLLM's own `LLM.generate` of the same prompts, and beside a"
+        f" client that asks vLLM's server without streams, {LINES_AT_ONCE} at once, which no batch"
+        " over HTTP can surpass. vLLM's model has the shape of 0.5 B parameters, and dummy weights."
     ),
     measure=measure,
     conclude=conclude,

@@ -18,7 +18,7 @@ from inference_svc.engine.sampling_params import Sampling
 from inference_svc.engine.sequence import Sequence
 from inference_svc.upstream.endpoint import MAX_BODY_BYTES, REFUSED, Endpoint
 from inference_svc.upstream.engine_api import members, positive, raise_error
-from inference_svc.upstream.faults import AnswerInvalid, RequestRefused, excerpt
+from inference_svc.upstream.faults import AnswerInvalid, EngineOverloaded, RequestRefused, excerpt
 from inference_svc.upstream.upstream_turn import ServedModel, Turn
 from svc_kit.errors import ContextLengthExceeded, DomainError, InvalidField
 
@@ -131,7 +131,13 @@ class EmbeddingTurn(Turn):
             part = self._next_inputs()
             inputs = [*request.texts[part], *(each.tolist() for each in request.inputs[part])]
             body = {"model": self._served.model, "input": inputs}
-            found = await endpoint.compute(self._route.path, body, self._route.refused)
+            try:
+                found = await endpoint.compute(self._route.path, body, self._route.refused)
+            except EngineOverloaded:
+                if len(inputs) == 1:
+                    raise
+                self._max_inputs = len(inputs) // 2  # vLLM queues each input as a request
+                continue
             self._deliver(part, read_answer(found, len(inputs), self._vector_size))
         self.is_finished = True
 

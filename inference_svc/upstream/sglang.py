@@ -1,6 +1,5 @@
 """SGLang: `/generate` with token ids. It refuses sampling parameters that it does not know."""
 
-import base64
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -114,7 +113,7 @@ class Sglang:
         if generation.adapter is not None:
             body["lora_path"] = generation.adapter
         if request.cache_key:
-            body["extra_key"] = base64.b64encode(request.cache_key).decode()
+            body["extra_key"] = request.cache_key.hex()
         return "/generate", body
 
     def reader(self, generation: Generation) -> AnswerReader:

@@ -1,6 +1,5 @@
 """vLLM: `/v1/completions` with `return_token_ids`. It ignores fields that it does not know."""
 
-import base64
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -114,8 +113,8 @@ class Vllm:
             body["logit_bias"] = {str(token): bias for token, bias in values["logit_bias"]}
         if values["allowed_token_ids"]:
             body["allowed_token_ids"] = list(values["allowed_token_ids"])
-        if request.cache_key:
-            body["cache_salt"] = base64.b64encode(request.cache_key).decode()
+        if request.cache_key:  # in hexadecimal digits: some characters of base64 are refused
+            body["cache_salt"] = request.cache_key.hex()
         if request.constraint is not None:
             body["structured_outputs"] = _constraint(request.constraint, generation.takes_grammars)
         return "/v1/completions", body

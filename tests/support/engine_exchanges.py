@@ -241,6 +241,8 @@ EXCHANGES: Final[Mapping[str, tuple[Exchange, ...]]] = {
         Exchange("stop", "/v1/completions", _completions(max_tokens=40, stop=["Paris"])),
         Exchange("ignore_eos", "/v1/completions", _completions(max_tokens=40, ignore_eos=True)),
         Exchange("interval", "/v1/completions", _completions(max_tokens=9, stream_interval=4)),
+        Exchange("salt", "/v1/completions", _completions(max_tokens=1, cache_salt="0a")),
+        Exchange("salt in base64", "/v1/completions", _completions(max_tokens=1, cache_salt="a/b")),
         *(
             Exchange(
                 f"constraint {name}",

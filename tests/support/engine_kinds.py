@@ -241,6 +241,9 @@ class Vllm(Engine):
         if body.get("model") not in (None, self.state.model, *self.state.adapters):
             raise Refused(f"The model `{body['model']}` does not exist.", 404, kind="NotFoundError")
         prompt, limit = self.check_prompt(body.get("prompt"), body.get("max_tokens", 16))
+        salt = body.get("cache_salt", "-")
+        if not isinstance(salt, str) or not 0 < len(salt) <= 128 or set(salt) & set("@/\\\0"):
+            raise Refused("Parameter 'cache_salt' must be at most 128 characters")
         count = body.get("logprobs")
         if count is not None and count > 20:
             raise Refused(f"Requested sample logprobs of {count}: more than 20", is_late=True)

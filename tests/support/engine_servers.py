@@ -46,6 +46,7 @@ _ENVIRONMENT: Final = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "OMP_NUM_THREADS": "1",
     "TORCHDYNAMO_DISABLE": "1",  # else the first sampled request compiles for minutes
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
 }
 
 

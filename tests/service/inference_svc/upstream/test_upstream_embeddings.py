@@ -291,6 +291,17 @@ async def test_requests_beyond_the_slots_wait_and_a_cancelled_one_frees_its_slot
     assert [each.sequence_id for each in client.events if isinstance(each, Cancelled)] == [0]
 
 
+async def test_an_engine_whose_queue_is_short_gets_fewer_inputs_at_once() -> None:
+    """vLLM queues each input as a request."""
+    engine = engine_of()
+    async with connected(engine) as client:
+        engine.embedded.clear()
+        engine.answers = [Attempt(raw=http("503 X", b"{}")) for _ in range(2)]
+        events = await embed(client, embedding_request(*"abcde", normalize=True))
+    assert vectors_in(events) == normalized(*"abcde")
+    assert [len(each["input"]) for each in engine.embedded] == [5, 2, 1, 1, 1, 1, 1]
+
+
 @pytest.mark.parametrize(
     ("waiting", "served"),
     [

@@ -23,7 +23,9 @@ from inference_svc.engine.events import (
 from inference_svc.engine.reasoning_tracker import ReasoningSpec
 from inference_svc.engine.request import Cancel, Pause, Submit
 from inference_svc.engine.sequence import Sequence
+from inference_svc.upstream.engine_api import Generation
 from inference_svc.upstream.upstream_turn import SentPrompts
+from inference_svc.upstream.vllm import Vllm
 from svc_kit.errors import ContextLengthExceeded, DeadlineExpired, FeatureUnsupported
 from tests.support.byte_engine import END, PROMPT, Attempt, ByteEngine, byte_request, connected
 from tests.support.sequences import make_request
@@ -131,6 +133,16 @@ async def test_prefixes_in_the_engine_are_of_one_cache_key(kind: str, field: str
     assert unset is None
     assert None not in (first, other)
     assert first != other
+
+
+def test_vllm_takes_the_salt_of_any_cache_key() -> None:
+    """Which must not have some characters (the exchange "salt in base64")."""
+    keys = [bytes([first]) * 16 for first in range(256)]
+    requests = [byte_request(cache_key=key) for key in keys]
+    salts = [Vllm().body(Generation(each, "m", PROMPT, 1))[1]["cache_salt"] for each in requests]
+
+    assert len(set(salts)) == len(keys)
+    assert all(each.isascii() and each.isalnum() and len(each) <= 128 for each in salts)
 
 
 async def test_what_llama_server_has_cached_of_others_is_not_told() -> None:
