@@ -22,6 +22,8 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 INDEX: Final = "index.html"
+_GZIP: Final = re.compile(r"(^|,)\s*(x-)?gzip\s*(;\s*q=(1|0?\.0*[1-9])|,|$)", re.IGNORECASE)
+"""An Accept-Encoding with gzip, unless of weight 0, which refuses it."""
 _IMPORT_MAP: Final = re.compile(r'<script type="importmap">(.*?)</script>', re.DOTALL)
 
 
@@ -38,7 +40,7 @@ class PageFiles(StaticFiles):
         """A file, or 304 if the browser has it."""
         response = await super().get_response(path, scope)
         headers = Headers(scope=scope)
-        accepts_gzip = "gzip" in headers.get("accept-encoding", "") and "range" not in headers
+        accepts_gzip = _GZIP.search(headers.get("accept-encoding", "")) and "range" not in headers
         if isinstance(response, FileResponse) and accepts_gzip:
             response = await run_in_threadpool(_compressed, response)
         response.headers.update(self._security)

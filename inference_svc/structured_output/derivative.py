@@ -3,9 +3,9 @@
 A tree may refer to rules, none of which may begin with itself.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,24 +24,42 @@ class Character:
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class _Inner:
+    """A node with others in it. Its hash is computed once, since each choice around it needs it."""
+
+    __match_args__: ClassVar[tuple[str, ...]]
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        values = tuple(getattr(self, name) for name in self.__match_args__)
+        object.__setattr__(self, "_hash", hash((type(self), values)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+@dataclass(frozen=True, slots=True)
+class Chain(_Inner):
     """Parts that follow each other. Without any it is the empty text."""
 
     parts: "tuple[Node, ...]"
+    __hash__ = _Inner.__hash__
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(_Inner):
     """One of several. Without any no text belongs to it."""
 
     options: "tuple[Node, ...]"
+    __hash__ = _Inner.__hash__
 
 
 @dataclass(frozen=True, slots=True)
-class Repeated:
+class Repeated(_Inner):
     """A part any number of times."""
 
     part: "Node"
+    __hash__ = _Inner.__hash__
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +73,8 @@ _MAX_DERIVED: Final = 100_000
 """Nodes of which the derivative is found for a text, and as many for each of its characters as JSON
 needs twice: they take about a second."""
 _DERIVED_PER_CHARACTER: Final = 40
+_COPIED_PER_DERIVED: Final = 16
+"""So many parts of a chain are copied in the time of a derivative."""
 Node = Text | Character | Chain | Choice | Repeated | Rule
 EMPTY: Final = Chain(())
 NOTHING: Final = Choice(())
@@ -97,9 +117,7 @@ class Language:
             if node == NOTHING:
                 break
             node = self._derive(node, character)
-            if self._num_derived > _MAX_DERIVED:
-                return NOTHING
-        return node
+        return NOTHING if self._num_derived > _MAX_DERIVED else node
 
     def may_end(self, node: Node) -> bool:
         """Whether the empty text belongs to it."""
@@ -114,6 +132,8 @@ class Language:
 
     def _derive(self, node: Node, character: str) -> Node:
         self._num_derived += 1
+        if self._num_derived > _MAX_DERIVED:
+            return NOTHING
         match node:
             case Text(text):
                 if text[0] != character:
@@ -133,6 +153,7 @@ class Language:
 
     def _derive_chain(self, parts: tuple[Node, ...], character: str) -> Iterator[Node]:
         for index, part in enumerate(parts):
+            self._num_derived += (len(parts) - index) // _COPIED_PER_DERIVED
             yield chain(self._derive(part, character), *parts[index + 1 :])
             if not self.may_end(part):
                 return
@@ -142,10 +163,13 @@ class Language:
         lines, size, pending = dict[str, str](), 0, {"root": root}
         while pending:
             name, node = pending.popitem()
-            lines[name] = f"{name} ::= {_gbnf(node)}"
-            size += len(lines[name])
-            if size > max_characters:
-                return None
+            pieces = [f"{name} ::= "]
+            for piece in _gbnf(node):
+                pieces.append(piece)
+                size += len(piece)
+                if size > max_characters:
+                    return None
+            lines[name] = "".join(pieces)
             pending |= {each: self._rules[each] for each in _rules_in(node) if each not in lines}
         return "\n".join(lines.values())
 
@@ -161,21 +185,32 @@ def _rules_in(node: Node) -> Iterator[str]:
             yield from _rules_in(part)
 
 
-def _gbnf(node: Node) -> str:
+def _gbnf(node: Node) -> Iterator[str]:
     match node:
         case Text(text):
-            return gbnf_text(text)
+            yield gbnf_text(text)
         case Character(ranges, is_negated):
             spans = (f"{_escape(first)}-{_escape(last)}" for first, last in ranges)
-            return f"[{'^' if is_negated else ''}{''.join(spans)}]"
+            yield f"[{'^' if is_negated else ''}{''.join(spans)}]"
         case Chain(parts):
-            return " ".join(map(_gbnf, parts)) or '""'
+            yield from _joined(parts, " ") if parts else ('""',)
         case Choice(options):
-            return f"({' | '.join(map(_gbnf, options))})"
+            yield "("
+            yield from _joined(options, " | ")
+            yield ")"
         case Repeated(part):
-            return f"({_gbnf(part)})*"
+            yield "("
+            yield from _gbnf(part)
+            yield ")*"
         case Rule(name):
-            return name
+            yield name
+
+
+def _joined(nodes: Iterable[Node], separator: str) -> Iterator[str]:
+    for index, node in enumerate(nodes):
+        if index:
+            yield separator
+        yield from _gbnf(node)
 
 
 def gbnf_text(text: str) -> str:

@@ -23,8 +23,8 @@ from inference_svc.structured_output.derivative import (
 
 _MAX_COPIES: Final = 100
 """Of a part that is repeated a limited number of times."""
-_MAX_NODES: Final = 1000
-"""Of the copies of a part together."""
+_MAX_NODES: Final = 2000
+"""Of all copies of parts together."""
 _MAX_LENGTH: Final = 4096
 _MAX_DEPTH: Final = 50
 _GROUP: Final = re.compile(r"\((\?(:|P?<[A-Za-z_]\w*>))?", re.ASCII)
@@ -64,7 +64,7 @@ def regex_tree(pattern: str) -> Node | None:
 class _Parser:
     def __init__(self, pattern: str) -> None:
         self._pattern = pattern
-        self._at = self._depth = 0
+        self._at = self._depth = self._num_copied = 0
 
     def whole(self) -> Node:
         node = self._alternatives()
@@ -106,7 +106,7 @@ class _Parser:
         if self._skip("*"):
             node: Node = Repeated(part)
         elif self._skip("+"):
-            node = chain(part, Repeated(part))
+            node = chain(*self._copies(part, 1), Repeated(part))
         elif self._skip("?"):
             node = optional(part)
         else:
@@ -121,14 +121,16 @@ class _Parser:
         count = int(least)
         if max(count, int(most or 0)) > _MAX_COPIES or (most and int(most) < count):
             raise _Unknown
-        if _size(part) * max(count, int(most or 0)) > _MAX_NODES:
+        rest: Node = Repeated(part) if comma and not most else EMPTY
+        for each in self._copies(part, int(most or least) - count):
+            rest = optional(chain(each, rest))
+        return chain(*self._copies(part, count), rest)
+
+    def _copies(self, part: Node, count: int) -> list[Node]:
+        self._num_copied += count * _size(part)
+        if self._num_copied > _MAX_NODES:
             raise _Unknown
-        if comma and not most:
-            return chain(*[part] * count, Repeated(part))
-        rest: Node = EMPTY
-        for _ in range(int(most or least) - count):
-            rest = optional(chain(part, rest))
-        return chain(*[part] * count, rest)
+        return [part] * count
 
     def _atom(self) -> Node:
         character = self._pattern[self._at]

@@ -55,6 +55,12 @@ class CacheCapacity:
         tokens = sum(len(row.tokens) for plan in plans for row in plan.rows)
         return self._make_room(tokens + self._max_drafted) or self._make_room(tokens)
 
+    def spare_cells(self, plan: Plan) -> int | None:
+        """How many cells are free beside those of a step; None if slots do not share them."""
+        if self._limits.cells is None:
+            return None
+        return self._free - sum(len(row.tokens) for row in plan.rows)
+
     @property
     def num_used(self) -> int:
         """Cells in use; a cell that several slots share counts once."""

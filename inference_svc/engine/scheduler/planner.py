@@ -83,7 +83,8 @@ class Planner:
     def _with_drafts(self, plan: Plan | None, *, others_wait: bool) -> Plan | None:
         if plan is None:
             return None
-        return self._state.drafter.extend(plan, others_wait=others_wait)
+        spare_cells = self._state.capacity.spare_cells(plan)
+        return self._state.drafter.extend(plan, spare_cells, others_wait=others_wait)
 
     def _decode(self, sequences: SequenceOf[Sequence], layout: BatchLayout) -> Plan | None:
         slots, limits = self._state.table.slots, self._state.backend.limits

@@ -100,8 +100,10 @@ class Drafter:
         """Discard cached options, because estimates of step times have changed."""
         self._profitable.cache_clear()
 
-    def extend(self, plan: Plan, *, others_wait: bool) -> Plan:
+    def extend(self, plan: Plan, spare_cells: int | None = None, *, others_wait: bool) -> Plan:
         """Return the plan with drafts, if they are expected to save time.
+
+        The drafts of all rows together fit into `spare_cells`, if there is such a limit.
 
         Plans with prompts are not extended, nor plans with holes between KV streams, since each run
         of slots would be a micro-batch of its own. If `others_wait` for the step to end, it takes
@@ -111,6 +113,8 @@ class Drafter:
             return plan
         sequences = [item.sequence for item in plan.work]
         room = self._slot_tokens - max(len(sequence.tokens) for sequence in sequences)
+        if spare_cells is not None:
+            room = min(room, spare_cells // len(plan.work))
         is_alone = plan.num_decoding == 1 and not others_wait
         trial = self._trial(room) if is_alone else []
         fitting = [each for each in self._profitable(plan.num_decoding) if each.length <= room]

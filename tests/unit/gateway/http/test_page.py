@@ -137,3 +137,19 @@ async def test_files_are_compressed_for_those_who_accept_it() -> None:
     for response in (plain, packed):
         again = await get(path, **{"if-none-match": response.headers["etag"]}, **gzip)
         assert again.status_code == 304
+
+
+@pytest.mark.parametrize(
+    ("accepted", "encoding"),
+    [
+        ("gzip;q=0", None),
+        ("br, gzip; q=0.000, identity", None),
+        ("notgzip", None),
+        ("deflate, GZIP;q=0.01", "gzip"),
+        ("gzip;q=1.0, *;q=0", "gzip"),
+    ],
+)
+async def test_a_weight_of_zero_refuses_gzip(accepted: str, encoding: str | None) -> None:
+    response = await get("/ui/app.css", **{"accept-encoding": accepted})
+
+    assert response.headers.get("content-encoding") == encoding
