@@ -66,7 +66,7 @@ class ManagementServer:
         self._registry = registry
         self._is_ready = is_ready
         self._server: asyncio.Server | None = None
-        self._num_connections = 0
+        self._connections: set[asyncio.StreamWriter] = set()
 
     async def start(self) -> None:
         """Start listening. Raises StartupError if the address cannot be bound."""
@@ -81,16 +81,21 @@ class ManagementServer:
         return Address(self._requested.host, self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
-        """Stop listening."""
+        """Stop listening, and close all connections."""
         if self._server is not None:
             self._server.close()
             self._server = None
+        connections = [*self._connections]
+        for writer in connections:
+            writer.transport.abort()
+        closing = (writer.wait_closed() for writer in connections)
+        await asyncio.gather(*closing, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._num_connections >= _MAX_CONNECTIONS:
+        if self._server is None or len(self._connections) >= _MAX_CONNECTIONS:
             writer.close()
             return
-        self._num_connections += 1
+        self._connections.add(writer)
         try:
             async with asyncio.timeout(_TIMEOUT_S):
                 head = await _read_head(reader)
@@ -101,7 +106,7 @@ class ManagementServer:
             # The client is slow or disconnected.
             pass
         finally:
-            self._num_connections -= 1
+            self._connections.discard(writer)
             writer.close()
 
     async def _respond(self, head: str) -> _Response:

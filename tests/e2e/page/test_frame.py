@@ -139,7 +139,7 @@ async def test_settings_lie_over_the_chat_of_a_narrow_window(
         assert await box.bounding_box() == before
         await tab.page.get_by_label("Max tokens").fill("20")
         await tab.page.get_by_text("Settings", exact=True).click()
-        await ask_and_wait(tab, "x" * 3000)
+        await ask_and_wait(tab, "x" * 1000)
 
         assert await tab.overflow() <= 0
 

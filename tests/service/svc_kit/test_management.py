@@ -120,6 +120,17 @@ async def test_a_server_can_be_closed_twice() -> None:
         await server.close()
 
 
+async def test_connections_end_with_the_server() -> None:
+    """Also those that a balancer keeps and has not asked anything on yet."""
+    async with run_management_server() as server:
+        reader, writer = await asyncio.open_connection(*server.address)
+        assert (await get(server, "/healthz"))[0] == 200
+        await server.close()
+        async with asyncio.timeout(8):  # of the ten seconds that it waits for a request
+            assert await reader.read() == b""
+        writer.close()
+
+
 async def test_the_number_of_connections_is_bounded() -> None:
     """One more is closed; it is served when another one has ended."""
     async with run_management_server() as server:

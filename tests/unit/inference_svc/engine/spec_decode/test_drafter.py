@@ -303,6 +303,19 @@ def test_streams_with_a_hole_between_them_draft_nothing(cells: int | None, draft
     assert all(bool(bench.finished(i).num_drafted) is drafts for i in (0, 2))
 
 
+@pytest.mark.parametrize("cells", range(160, 240, 7))
+def test_drafts_fit_into_the_cells_that_slots_share(
+    cells: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Although sequences are preempted, no decode call fails for lack of them."""
+    requests = [_request(i, prompt=[70 + i, 71, 72], max_tokens=90 + 5 * i) for i in range(5)]
+    bench = _run(*requests, slots=4, spare=32, cells=cells, saved_bytes=10**6, measured={1: 1.0})
+
+    assert not caplog.records
+    assert sum(bench.finished(i).num_drafted for i in range(5)) > 0
+    assert [bench.finished(i).num_output_tokens for i in range(5)] == [90, 95, 100, 105, 110]
+
+
 def test_rejected_drafts_end_drafting() -> None:
     """At most 32 tokens are drafted if none is accepted."""
     limits = NativeLimits(64, 1 + SPARE, 1, 160, VOCABULARY_SIZE)
