@@ -83,25 +83,10 @@ class SessionLog:
         if self._num_turns > self._max_turns:
             self._drop_oldest(max(self._ended, key=lambda each: len(self._ended[each])))
 
-    def sessions(self, *, project: str | None, session_id: str = "") -> Sessions:
-        """The sessions, only those of `project` if given; with a `session_id` only this one, with
-        its turns."""
+    def requests(self, *, project: str | None, session_id: str = "") -> list[EndedRequest]:
+        """The requests, only those of `project` and of a session if given."""
         self._drop_expired()
-        sessions: dict[str, pb.Session] = {}
-        for ended in self._of(project):
-            key = ended.session
-            if session_id and key.id != session_id:
-                continue
-            if key.id not in sessions:
-                sessions[key.id] = pb.Session(
-                    session_id=key.id, name=key.name, project=ended.usage_key.project
-                )
-            _add_turn(sessions[key.id], ended, keeps_turn=bool(session_id))
-        for each in sessions.values():
-            each.turns.sort(key=lambda turn: turn.end_time.ToNanoseconds())
-        return {
-            (-each.end_time.ToNanoseconds(), each.session_id): each for each in sessions.values()
-        }
+        return [each for each in self._of(project) if session_id in ("", each.session.id)]
 
     def _of(self, project: str | None) -> Iterable[EndedRequest]:
         for owner, requests in self._ended.items():
@@ -121,7 +106,22 @@ class SessionLog:
             del self._ended[owner]
 
 
-def _add_turn(session: pb.Session, ended: EndedRequest, *, keeps_turn: bool) -> None:
+def to_sessions(requests: Iterable[EndedRequest], *, keep_turns: bool) -> Sessions:
+    """The sessions of requests, without or with their turns."""
+    sessions: dict[str, pb.Session] = {}
+    for ended in requests:
+        key = ended.session
+        if key.id not in sessions:
+            sessions[key.id] = pb.Session(
+                session_id=key.id, name=key.name, project=ended.usage_key.project
+            )
+        _add_turn(sessions[key.id], ended, keep_turns=keep_turns)
+    for each in sessions.values():
+        each.turns.sort(key=lambda turn: turn.end_time.ToNanoseconds())
+    return {(-each.end_time.ToNanoseconds(), each.session_id): each for each in sessions.values()}
+
+
+def _add_turn(session: pb.Session, ended: EndedRequest, *, keep_turns: bool) -> None:
     turn, usage = ended.turn, ended.turn.usage
     session.num_turns += 1
     session.num_divergences += usage.HasField("divergence")
@@ -131,5 +131,5 @@ def _add_turn(session: pb.Session, ended: EndedRequest, *, keeps_turn: bool) -> 
     if turn.end_time.ToNanoseconds() >= session.end_time.ToNanoseconds():
         session.model = ended.usage_key.model
         session.end_time.CopyFrom(turn.end_time)
-    if keeps_turn:
+    if keep_turns:
         session.turns.append(turn)

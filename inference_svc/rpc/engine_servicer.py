@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from typing import Final
 
@@ -27,10 +28,11 @@ from inference_svc.rpc.pages import page
 from inference_svc.rpc.request_options import to_seconds
 from inference_svc.rpc.snapshots import SnapshotService
 from inference_svc.rpc.streaming import seconds
-from inference_svc.sessions import SessionLog
+from inference_svc.sessions import SessionLog, to_sessions
 from svc_kit.auth.principal import current_principal
 from svc_kit.auth.scopes import Scope
 from svc_kit.errors import AdapterNotFound, FeatureUnsupported, InvalidField, MissingField
+from svc_kit.off_loop import off_loop
 from svc_kit.rpc.message_mapper import EnumMapper, MessageMapper, encode_timestamp
 
 Context = grpc.aio.ServicerContext[object, object]
@@ -114,7 +116,9 @@ class EngineServicer(rpc.EngineServiceServicer):
     ) -> pb.ListSessionsResponse:
         """List sessions of requests that have ended, of the same projects as `ListRequests`."""
         project, session_id = _project_of_requests(Scope.ADMIN_READ), request.session_id
-        found = self._sessions.sessions(project=project, session_id=session_id)
+        requests = self._sessions.requests(project=project, session_id=session_id)
+        list_them = partial(to_sessions, keep_turns=bool(session_id))
+        found = await off_loop(len(requests), list_them, requests)
         shown, next_token = page(("sessions", project or "", session_id), found, request)
         return pb.ListSessionsResponse(
             sessions=shown,

@@ -12,7 +12,14 @@ from prometheus_client import CollectorRegistry
 
 from inference_svc.chat.conversation import Message, Role, TextPart
 from inference_svc.chat.divergence_text import PLACES, ConversationText, PromptText
-from inference_svc.sessions import MAX_AGE, EndedRequest, SessionKey, SessionLog
+from inference_svc.sessions import (
+    MAX_AGE,
+    EndedRequest,
+    SessionKey,
+    SessionLog,
+    Sessions,
+    to_sessions,
+)
 from inference_svc.usage import UsageKey
 from svc_kit.metrics import EngineMetrics
 from tests.support.conversations import conversation
@@ -49,13 +56,17 @@ class Record:
         key, usage_key = SessionKey(session, "mine"), UsageKey(project, "key_1", "demo")
         self.log.add(EndedRequest(key, usage_key, priority, turn, place))
 
+    def sessions(self, project: str | None = None, session_id: str = "") -> Sessions:
+        requests = self.log.requests(project=project, session_id=session_id)
+        return to_sessions(requests, keep_turns=bool(session_id))
+
     def turns(self, project: str | None = None) -> dict[str, list[str]]:
         """The ids of requests by session."""
-        sessions = self.log.sessions(project=project)
+        sessions = self.sessions(project)
         found = {}
         for key in sorted(sessions):
             session_id = sessions[key].session_id
-            (session,) = self.log.sessions(project=project, session_id=session_id).values()
+            (session,) = self.sessions(project, session_id).values()
             found[session_id] = [each.request_id for each in session.turns]
         return found
 
@@ -68,8 +79,8 @@ def test_a_session_has_the_sums_of_its_turns() -> None:
     broken = {"token_index": 4, "lost_tokens": 300, "field": "tools[0]"}
     used = {"prompt_tokens": 20, "cached_tokens": 8, "completion_tokens": 5, "divergence": broken}
     record.add("r3", usage=used, place="tools")
-    summed, other = (each for _, each in sorted(record.log.sessions(project=None).items()))
-    (whole,) = record.log.sessions(project=None, session_id="s1").values()
+    summed, other = (each for _, each in sorted(record.sessions().items()))
+    (whole,) = record.sessions(session_id="s1").values()
 
     expected = pb.Session(
         session_id="s1",
@@ -98,7 +109,7 @@ def test_a_project_sees_its_own_sessions_only() -> None:
 
     assert record.turns("red") == {"s1": ["r1"]}
     assert record.turns() == {"s2": ["r2"], "s1": ["r1"]}
-    assert record.log.sessions(project="red", session_id="s2") == {}
+    assert record.sessions("red", "s2") == {}
 
 
 def test_requests_of_yesterday_are_forgotten() -> None:

@@ -73,9 +73,8 @@ class FakeGeneration:
 
     def turn(self) -> SessionTurn:
         """The only one that is remembered."""
-        (session,) = self.sessions.sessions(project="red", session_id="s1").values()
-        (turn,) = session.turns
-        return turn
+        (ended,) = self.sessions.requests(project="red", session_id="s1")
+        return ended.turn
 
     def _cancel(self) -> None:
         self.num_cancelled += 1
