@@ -3,7 +3,8 @@
 One project alone may fill a queue. While it is full, each project still gets its share: the limit
 divided by the number of projects in the queue, and that by the number of priorities that the
 project has there. A queue that one project after the other fills so has at most
-`limit x (1 + 1/2 + 1/3 + ...)`; it returns to its limit as it is served.
+`limit x (1 + 1/2 + 1/3 + ...)`, half as much more if each does so at two priorities; it returns to
+its limit as it is served.
 """
 
 from collections.abc import Iterable

@@ -113,7 +113,7 @@ async def test_of_a_batch_an_engine_gets_more_than_it_has_slots_for() -> None:
 
 
 async def test_what_waits_in_an_engine_makes_way_for_others() -> None:
-    """The line that is written goes on."""
+    """The line that is written goes on. What is taken back may meet another line at the engine."""
     hold = asyncio.Event()
     attempts = [Attempt(hold=hold, held_after=2), Attempt(hold=asyncio.Event())]
     engine = ByteEngine(REPLY, slots=1, attempts=attempts)
@@ -129,7 +129,8 @@ async def test_what_waits_in_an_engine_makes_way_for_others() -> None:
         hold.set()
         for number in range(4):
             assert text_of(await client.end_of(number)) == TEXT
-    assert limits(engine) == [90, 91, 92, 91, 93]
+    assert limits(engine)[:3] == [90, 91, 92]
+    assert sorted(limits(engine)[3:]) == [91, 93]
     assert engine.closed == 1
 
 
