@@ -36,7 +36,7 @@ class Sizes(NamedTuple):
     rounds: int
 
 
-FULL = Sizes(18, 1.5, 6, 4.5, (64, 96), (1500, 32), rounds=3)
+FULL = Sizes(12, 3.0, 3, 12.0, (64, 64), (1500, 32), rounds=3)
 QUICK = Sizes(3, 0.2, 1, 0.1, (16, 8), (256, 4), rounds=1)
 
 
