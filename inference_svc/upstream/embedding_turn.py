@@ -111,7 +111,7 @@ class EmbeddingTurn(Turn):
 
     @property
     def may_wait_there(self) -> bool:
-        return False  # it shows no sign of life before its answer, so nobody sees whether it waits
+        return False  # nothing comes before its answer, so that it cannot be seen whether it waits
 
     def refusal(self, fault: RequestRefused) -> DomainError:
         """What an engine does not accept is most likely something of the inputs."""

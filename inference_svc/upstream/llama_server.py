@@ -24,6 +24,7 @@ from inference_svc.engine.sampling_params import (
 from inference_svc.engine_client.features import effective_fields
 from inference_svc.models.metadata import default_name
 from inference_svc.output_format import OutputFormatKind
+from inference_svc.structured_output.notations import gbnf_choices, single_lark
 from inference_svc.upstream.endpoint import Endpoint, parse_json
 from inference_svc.upstream.engine_api import (
     COMMON_SAMPLING,
@@ -33,12 +34,10 @@ from inference_svc.upstream.engine_api import (
     EngineInfo,
     Generation,
     TokenLogprob,
-    gbnf_choices,
     listed_models,
     members,
     positive,
     raise_error,
-    single_lark,
     token_ids,
 )
 from inference_svc.upstream.faults import AnswerInvalid, EngineUnusable, excerpt

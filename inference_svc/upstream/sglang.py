@@ -6,6 +6,7 @@ from typing import Any, Final
 from inference_svc.engine.constraint import Constraint
 from inference_svc.engine_client.features import effective_fields
 from inference_svc.output_format import OutputFormatKind
+from inference_svc.structured_output.notations import single_lark
 from inference_svc.upstream.endpoint import Endpoint, parse_json
 from inference_svc.upstream.engine_api import (
     COMMON_SAMPLING,
@@ -18,7 +19,6 @@ from inference_svc.upstream.engine_api import (
     members,
     positive,
     raise_error,
-    single_lark,
     token_ids,
 )
 from inference_svc.upstream.faults import AnswerInvalid, EngineUnusable, RequestRefused

@@ -8,6 +8,7 @@ import orjson
 from inference_svc.engine.constraint import Constraint
 from inference_svc.engine_client.features import effective_fields
 from inference_svc.output_format import OutputFormatKind
+from inference_svc.structured_output.notations import single_lark
 from inference_svc.upstream.endpoint import Endpoint, parse_json
 from inference_svc.upstream.engine_api import (
     COMMON_SAMPLING,
@@ -21,7 +22,6 @@ from inference_svc.upstream.engine_api import (
     positive,
     raise_error,
     served_model,
-    single_lark,
     token_ids,
 )
 from inference_svc.upstream.faults import AnswerInvalid, RequestRefused
@@ -29,7 +29,7 @@ from inference_svc.upstream.target import UpstreamTarget
 
 _SEEDS: Final = 1 << 63
 _GATHERED: Final = 8
-"""Tokens in an event of an output that nobody reads before its end. As many may be lost with an
+"""Tokens in an event for a caller that waits for the whole answer. As many may be lost with an
 engine, or be written beyond a stop text, and the limit between tokens is between events."""
 _MAX_LOGPROBS: Final = 20
 """The default of --max-logprobs, which the server does not tell."""

@@ -166,8 +166,8 @@ class MovableStream:
             self._begin_again(f"another one refuses it: {from_rpc_error(error).message}")
 
     def _begin_again(self, problem: str) -> None:
-        """Forget what nobody has seen. Raises the AioRpcError of an answer that was shown, or that
-        was refused at its beginning."""
+        """Discard what was not delivered. Raises the AioRpcError of an answer that was delivered in
+        part, or refused at its beginning."""
         if self._whole_request is None or not self._progress.is_started:
             raise self._lost(problem) from None
         self._ready.clear()

@@ -101,6 +101,20 @@ def _run_alone(request: SequenceRequest, *, repeats: bool) -> EngineBench:
     return bench
 
 
+def _check_outputs(bench: EngineBench, plans: list[dict[str, Any]], *, repeats: bool) -> None:
+    """Run the plans: every sequence has the output and the end that it has alone without drafts, or
+    a prefix of the output if it was cancelled."""
+    run_plans(bench, plans, lambda bench, i, plan: bench.submit(make_request(i, **plan["request"])))
+    for i, plan in enumerate(plans):
+        reference = _run_alone(make_request(i, **plan["request"]), repeats=repeats)
+        output, expected = _output(bench, i), _output(reference, i)
+        if plan["cancel_after"] is None:
+            assert output == expected
+            assert bench.finished(i)[1:5] == reference.finished(i)[1:5]
+        else:
+            assert output.tokens == expected.tokens[: len(output.tokens)]
+
+
 @settings(max_examples=examples(60), deadline=None)
 @given(
     plans=st.lists(_arrivals, min_size=1, max_size=6),
@@ -122,8 +136,7 @@ def test_drafts_change_no_output(
     window: int | None,
     token_times: dict[int, float],
 ) -> None:
-    """Every sequence has the output and the end that it has alone without drafts, or a prefix of
-    the output if it was cancelled."""
+    """Those of prompt lookup, when decode calls fail, and sequences wait, end or are cancelled."""
     bench = _bench(
         spare=spare,
         repeats=repeats,
@@ -133,15 +146,7 @@ def test_drafts_change_no_output(
         measured={1: 1.0},
         token_times=token_times,
     )
-    run_plans(bench, plans, lambda bench, i, plan: bench.submit(make_request(i, **plan["request"])))
-    for i, plan in enumerate(plans):
-        reference = _run_alone(make_request(i, **plan["request"]), repeats=repeats)
-        output, expected = _output(bench, i), _output(reference, i)
-        if plan["cancel_after"] is None:
-            assert output == expected
-            assert bench.finished(i)[1:5] == reference.finished(i)[1:5]
-        else:
-            assert output.tokens == expected.tokens[: len(output.tokens)]
+    _check_outputs(bench, plans, repeats=repeats)
 
 
 @settings(max_examples=examples(100), deadline=None)
@@ -182,15 +187,7 @@ def test_drafts_of_a_model_change_no_output(
         saved_bytes=saved_bytes,
         draft_model=model,
     )
-    run_plans(bench, plans, lambda bench, i, plan: bench.submit(make_request(i, **plan["request"])))
-    for i, plan in enumerate(plans):
-        reference = _run_alone(make_request(i, **plan["request"]), repeats=repeats)
-        output, expected = _output(bench, i), _output(reference, i)
-        if plan["cancel_after"] is None:
-            assert output == expected
-            assert bench.finished(i)[1:5] == reference.finished(i)[1:5]
-        else:
-            assert output.tokens == expected.tokens[: len(output.tokens)]
+    _check_outputs(bench, plans, repeats=repeats)
 
 
 @settings(max_examples=examples(60), deadline=None)

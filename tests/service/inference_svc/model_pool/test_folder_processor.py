@@ -19,6 +19,7 @@ from inference_svc.model_pool.loader import ModelLoader
 from inference_svc.models.memory_plan import RequestedLimits
 from inference_svc.models.sources import BUNDLED, BUNDLED_PATH, RemoteFile, resolve_tokenizer
 from inference_svc.structured_output.compiler import GrammarCompiler
+from inference_svc.structured_output.notations import single_lark
 from inference_svc.structured_output.spec import (
     CallableTool,
     OutputFormat,
@@ -26,7 +27,6 @@ from inference_svc.structured_output.spec import (
     OutputSpec,
     ToolCallSpec,
 )
-from inference_svc.upstream.engine_api import single_lark
 from svc_kit.lifecycle import StartupError
 from svc_kit.metrics import EngineMetrics
 from svc_kit.sandbox.pool import SandboxPool, SandboxSettings

@@ -3,7 +3,7 @@ import json
 import pytest
 from llguidance import LLMatcher
 
-from inference_svc.upstream.engine_api import gbnf_choices, single_lark
+from inference_svc.structured_output.notations import gbnf_choices, single_lark
 
 GRAMMARS = {
     "one in Lark": [{"lark_grammar": 'start: "a@form"'}],
