@@ -11,13 +11,18 @@ import hypothesis
 import pytest
 
 from tests.outside.llama_cpp.results import summaries
-from tests.support.examples import examples
+from tests.support.examples import UNRELIABLE_CHECKS, examples
 from tests.support.media_models import MediaPair, write_pair
 from tests.support.processes import LIMIT_S
 
 TESTS = Path(__file__).parent
 # No deadline, since the duration of an example depends on the load of the machine.
-hypothesis.settings.register_profile("corral", deadline=None, max_examples=examples(100))
+hypothesis.settings.register_profile(
+    "corral",
+    deadline=None,
+    max_examples=examples(100),
+    suppress_health_check=UNRELIABLE_CHECKS,
+)
 hypothesis.settings.load_profile("corral")
 
 

@@ -13,11 +13,12 @@ from inference_svc.engine.detokenizer import Detokenizer
 from inference_svc.engine.events import Delta, Failed, Finished, Started
 from inference_svc.upstream.target import UpstreamTarget
 from tests.support.byte_engine import END, Attempt, ByteEngine, Client, byte_request
+from tests.support.examples import UNRELIABLE_CHECKS
 
 _EXAMPLES = settings(
     max_examples=25,
     deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    suppress_health_check=[*UNRELIABLE_CHECKS, HealthCheck.function_scoped_fixture],
 )
 _TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
 

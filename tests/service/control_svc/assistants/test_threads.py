@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 
 from svc_kit import errors
 from tests.support.control import RunningControl, run_control
-from tests.support.examples import examples
+from tests.support.examples import UNRELIABLE_CHECKS, examples
 from tests.support.threads import ThreadClient, make_new_message, message_text
 
 UNSPECIFIED = message_pb2.ATTACHMENT_TOOL_UNSPECIFIED
@@ -220,7 +220,7 @@ async def test_a_message_of_another_thread_is_not_found(client: ThreadClient) ->
 @settings(
     max_examples=examples(6),
     deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[*UNRELIABLE_CHECKS, HealthCheck.function_scoped_fixture],
 )
 @given(count=st.integers(1, 6), data=st.data())
 async def test_message_pages_equal_slices_of_a_list(

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from svc_kit.errors import DomainError, InvalidField, MissingField, OutOfRange, TooLong
 from tests.support.control import RunningControl
-from tests.support.examples import examples
+from tests.support.examples import UNRELIABLE_CHECKS, examples
 from tests.support.operators import Operator, make_timestamp, make_usage_delta
 
 HOURS, DAYS = pb.ListUsageRequest.PERIOD_HOUR, pb.ListUsageRequest.PERIOD_DAY
@@ -103,7 +103,7 @@ REPORTS = st.lists(
 @settings(
     max_examples=examples(12),
     deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[*UNRELIABLE_CHECKS, HealthCheck.function_scoped_fixture],
 )
 @given(reports=REPORTS, data=st.data())
 async def test_each_report_is_added_once_in_any_order(
