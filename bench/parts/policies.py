@@ -5,6 +5,7 @@ import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from statistics import mean
 from typing import NamedTuple
 
 from bench import grpc_load
@@ -18,8 +19,9 @@ from bench.workload import SAMPLINGS, Workload
 
 POLICIES = "latency_first", "balanced", "throughput_first"
 LATENCY_FIRST, DEFAULT, THROUGHPUT_FIRST = POLICIES
-GAP, LONGEST_GAP = "time between two tokens of a chat, median", "the same, p99"
-CHAT, LONG = "first token of a chat", "first token of a long prompt"
+GAP = "time between two tokens of a chat, median"
+LONGEST_GAP = "longest time between two tokens of a chat, mean"
+CHAT, LONG = "first token of a chat, mean", "first token of a long prompt, mean"
 SPEED = "all requests"
 UNITS = {SPEED: "requests/s"}
 
@@ -89,7 +91,7 @@ def _measurements(
     wall_s = max(each.ended for each in everything) - min(each.sent for each in everything)
     for load, value in {
         GAP: quantile(gaps, 0.5),
-        LONGEST_GAP: quantile(gaps, 0.99),
+        LONGEST_GAP: 1e3 * mean(max(stream.gaps_s) for stream in chats),
         CHAT: _first_token_ms(chats),
         LONG: _first_token_ms(longs),
         SPEED: len(everything) / wall_s,
@@ -98,16 +100,19 @@ def _measurements(
 
 
 def _first_token_ms(streams: Sequence[Stream]) -> float:
-    return 1e3 * median([stream.first_token_s for stream in streams])
+    """The mean, since what a few wait beside a long prompt is what policies decide."""
+    return 1e3 * mean(stream.first_token_s for stream in streams)
 
 
 def conclude(measurements: Sequence[Measurement]) -> list[Result]:
-    """The default holds the times between tokens as well as `latency_first`, within a fifth, and
-    lets long prompts wait no longer than that."""
+    """The default holds the times between tokens as well as `latency_first`, within a fifth, lets
+    long prompts wait no longer than that, and chats no longer than `throughput_first`."""
     return [
         _compare(measurements, GAP, LATENCY_FIRST, 1.2),
-        _compare(measurements, LONGEST_GAP, THROUGHPUT_FIRST, 1.0),
+        _compare(measurements, LONGEST_GAP, LATENCY_FIRST, None),
+        _compare(measurements, LONGEST_GAP, THROUGHPUT_FIRST, None),
         _compare(measurements, CHAT, LATENCY_FIRST, 1.2),
+        _compare(measurements, CHAT, THROUGHPUT_FIRST, 1.0),
         _compare(measurements, LONG, LATENCY_FIRST, 1.0),
         _compare(measurements, LONG, THROUGHPUT_FIRST, None),
         _compare(measurements, SPEED, THROUGHPUT_FIRST, None),
@@ -155,8 +160,10 @@ PART = Part(
         f"at random, one every {FULL.chat_every_s} s on average, and {FULL.longs} prompts of "
         f"{FULL.long_tokens[0]:,} tokens ({FULL.long_tokens[1]} out), one every "
         f"{FULL.long_every_s} s, at a server of each `engine.policy` in turns. `{DEFAULT}` is the "
-        "default: a reader should notice a long prompt no more than with `latency_first`, and "
-        "who sends one should not wait longer than there."
+        "default: a reader should notice a long prompt no more than with `latency_first`, who "
+        "sends one should not wait longer than there, and a chat should not begin later than with "
+        "`throughput_first`, whose steps with a long prompt take seconds: few answers run into "
+        "one, but who asks meanwhile waits."
     ),
     measure=measure,
     conclude=conclude,

@@ -71,8 +71,10 @@ def test_the_default_policy_is_compared_with_the_others() -> None:
 
     results = policies.conclude(measurements)
 
-    assert [result.ratio for result in results] == pytest.approx([1.1, 0.1, 1.1, 2 / 3, 1.5, 1.0])
-    assert [result.is_met for result in results] == [True, True, True, True, None, None]
+    ratios = [1.1, 9 / 7, 0.1, 1.1, 330 / 800, 2 / 3, 1.5, 1.0]
+    assert [result.ratio for result in results] == pytest.approx(ratios)
+    unjudged = [None, None]
+    assert [each.is_met for each in results] == [True, *unjudged, True, True, True, *unjudged]
     assert all("<circle" in chart for chart in policies.draw(measurements).values())
 
 
