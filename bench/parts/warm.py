@@ -5,7 +5,7 @@ import json
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -37,7 +37,9 @@ FULL, QUICK = Sizes(16_000, 100, 6000, 3, 5), Sizes(1000, 100, 300, 1, 1)
 
 
 def measure(stage: Stage) -> Iterator[Measurement]:
-    """Restart both servers in each round; then decode beside two archives in turns."""
+    """Restart both servers in each round; then decode beside two archives in turns, each time in a
+    new process: what a token costs differs by as much between two processes of the same settings.
+    """
     sizes = stage.sizes(FULL, QUICK)
     restarts = [restart_corral, restart_llama_server] if stage.peers else [restart_corral]
     for number in range(stage.rounds or sizes.restarts):
@@ -45,13 +47,10 @@ def measure(stage: Stage) -> Iterator[Measurement]:
             yield from restart(stage, sizes, number)
     # Threads that wait for each other would cost more.
     shape = session_shape(stage, 1, sizes.decoded + 100, 1)
-    with ExitStack() as stack:
-        archiving = [
-            (CORRAL, stack.enter_context(archiving_corral(stage, shape, "all"))),
-            (STORED, stack.enter_context(archiving_corral(stage, shape, "stored"))),
-        ]
-        for number in range(stage.rounds or sizes.streams):
-            for system, server in alternate(archiving, number):
+    scopes = [(CORRAL, "all"), (STORED, "stored")]
+    for number in range(stage.rounds or sizes.streams):
+        for system, scope in alternate(scopes, number):
+            with archiving_corral(stage, shape, scope) as server:
                 yield decoding_cost(stage, sizes, system, server, number)
 
 
