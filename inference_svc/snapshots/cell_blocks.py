@@ -7,11 +7,11 @@ not by those that computed equal tokens apart, whose cells may differ in their l
 import hashlib
 import os
 import re
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,10 @@ import numpy.typing as npt
 from inference_svc.engine.saved_state import CellLayout
 from svc_kit.local_files import open_regular, own_files
 
+T = TypeVar("T")
 BLOCK_TOKENS: Final = 256
+_MAX_READERS: Final = min(4, os.cpu_count() or 1)
+"""Reading and hashing a block holds no GIL; more threads would take the cores of other requests."""
 _DIGEST_BYTES = 24
 _SUFFIX, _UNFINISHED = ".block", ".unfinished"
 _FILE = re.compile(rf"[0-9a-f]{{{2 * _DIGEST_BYTES}}}(\{_SUFFIX}|\{_UNFINISHED})")
@@ -50,7 +53,7 @@ def name_blocks(state: bytearray, layout: CellLayout, key: bytes, secret: bytes)
 def split_blocks(state: bytearray, layout: CellLayout) -> Iterator[bytes]:
     """The blocks of a state; what is after the last one is in none."""
     arrays = _view(state, layout).arrays
-    for start in range(0, layout.num_cells - BLOCK_TOKENS + 1, BLOCK_TOKENS):
+    for start in _starts(layout):
         yield b"".join(array[:, start : start + BLOCK_TOKENS].tobytes() for array in arrays)
 
 
@@ -62,25 +65,38 @@ def without_blocks(state: bytearray, layout: CellLayout) -> bytearray:
 
 
 def join_blocks(
-    rest: bytearray, contents: Iterable[bytes | bytearray], layout: CellLayout
+    rest: bytearray, blocks: Sequence[T], read: Callable[[T], bytes | bytearray], layout: CellLayout
 ) -> bytearray:
-    """Return the state with these blocks, and this rest. Raises `ValueError` for other sizes."""
+    """Return the state with these blocks and this rest; several threads `read` the content of
+    blocks. Raises `ValueError` for other sizes, and what `read` raises."""
     num_blocks = layout.num_cells // BLOCK_TOKENS
+    if len(blocks) != num_blocks:
+        raise ValueError(f"{len(blocks)} blocks instead of {num_blocks}")
     state = bytearray(len(rest) + num_blocks * BLOCK_TOKENS * layout.cell_bytes)
     gaps, arrays = _view(state, layout)
     at = 0
     for gap in gaps:
         gap[:] = rest[at : at + len(gap)]
         at += len(gap)
-    starts, parts = range(0, layout.num_cells + 1, BLOCK_TOKENS), chain(contents, [rest[at:]])
-    for start, block in zip(starts, parts, strict=True):
+
+    def fill(start: int, content: bytes | bytearray) -> None:
         at = 0
         for array in arrays:
             cells = array[:, start : start + BLOCK_TOKENS]
-            values = np.frombuffer(block[at : at + cells.size], np.uint8)
+            values = np.frombuffer(content, np.uint8)[at : at + cells.size]
             cells[:] = values.reshape(cells.shape)
             at += cells.size
+
+    fill(num_blocks * BLOCK_TOKENS, rest[at:])
+    with ThreadPoolExecutor(_MAX_READERS, "disk-prefix-blocks") as readers:
+        for _ in readers.map(lambda at, block: fill(at, read(block)), _starts(layout), blocks):
+            pass
     return state
+
+
+def _starts(layout: CellLayout) -> range:
+    """The first cell of each block."""
+    return range(0, layout.num_cells - BLOCK_TOKENS + 1, BLOCK_TOKENS)
 
 
 class _StateView(NamedTuple):

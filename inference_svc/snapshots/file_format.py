@@ -16,6 +16,7 @@ import json
 import struct
 from array import array
 from dataclasses import astuple
+from functools import partial
 from io import BufferedIOBase
 from typing import Any
 
@@ -109,8 +110,8 @@ class SnapshotReader:
     def _join_blocks(self, rest: bytearray, blocks: CellBlocks) -> bytearray:
         key, secret = self.snapshot.key, self._secret
         try:
-            contents = (self._folder.read(name, key, secret) for name in blocks.names)
-            return join_blocks(rest, contents, blocks.layout)
+            read = partial(self._folder.read, key=key, secret=secret)
+            return join_blocks(rest, blocks.names, read, blocks.layout)
         except (BlockDamaged, ValueError) as problem:
             raise self._corrupt("altered") from problem
 

@@ -136,8 +136,8 @@ def test_a_longer_state_has_the_blocks_of_the_shorter_one(
         return
     names = []
     for state, layout in zip(states, filter(None, layouts), strict=True):
-        blocks = split_blocks(state, layout)
-        assert join_blocks(without_blocks(state, layout), blocks, layout) == state
+        blocks = [*split_blocks(state, layout)]
+        assert join_blocks(without_blocks(state, layout), blocks, bytes, layout) == state
         names.append(name_blocks(state, layout, b"project", b"secret").names)
     assert [len(each) for each in names] == [2, 3]
     assert names[1][:2] == names[0]
