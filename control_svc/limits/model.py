@@ -275,9 +275,9 @@ def grant(
     ]
     held = sum(others) + request.held
     if limit.is_rate:
-        returned, before = request.returned, 0
-        if own is not None and own.is_leased(now):
-            before = min(own.held, request.held)
+        # What the holder has used of its share, it may have used just now.
+        before = own.held if own is not None and own.is_leased(now) else 0
+        returned = request.returned
         if caller.number:
             returned = own.returned(request, limit.amount, now) if own is not None else 0
         level = level.refill(limit.amount, now, sum(others) + before)

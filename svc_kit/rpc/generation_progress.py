@@ -153,7 +153,8 @@ class GenerationProgress:
         if self._holds_logprobs:
             self._update_held(choice.held_logprobs, delta)
         if not self._wants_ids:
-            delta.ClearField("token_ids")
+            for name in ("token_ids", "held_logprobs", "num_held"):
+                delta.ClearField(name)
         return self._release(choice)
 
     @staticmethod
@@ -161,8 +162,6 @@ class GenerationProgress:
         held += delta.held_logprobs
         while len(held) > delta.num_held:
             held.popleft()
-        delta.ClearField("held_logprobs")
-        delta.ClearField("num_held")
 
     def _finished(self, choice: _Choice, message: Any) -> Sequence[Any]:
         if choice.is_finished:

@@ -28,8 +28,10 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from svc_kit.network import Address, parse_address
 from svc_kit.rpc.client import open_method
 
-_READ_TIMEOUT_S: Final = 3.0
+READ_TIMEOUT_S: Final = 3.0
 """So long a listing waits for a replica that does not answer."""
+_GRACE_S: Final = 0.1
+"""So long it waits, when others have answered, for one that did not answer the last one."""
 _READS: Final = (
     pb.GetLoadRequest,
     pb.ListRequestsRequest,
@@ -80,6 +82,12 @@ _NUMBERS: Final = (
     FieldDescriptor.CPPTYPE_DOUBLE,
 )
 
+_Outcome = Message | grpc.aio.AioRpcError
+_NO_METADATA: Final = grpc.aio.Metadata()
+_SILENCE: Final = grpc.aio.AioRpcError(
+    grpc.StatusCode.DEADLINE_EXCEEDED, _NO_METADATA, _NO_METADATA, "it does not answer"
+)
+
 
 class FanOut:
     """A plain channel to each replica."""
@@ -90,6 +98,9 @@ class FanOut:
         self._open = open_plain
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._num_calls: Counter[str] = Counter()
+        self._silent: set[str] = set()
+        """The replicas that did not answer the last listing in time."""
+        self._reads: set[asyncio.Task[Any]] = set()
 
     async def call(self, request: Any, metadata: Any, timeout: float | None) -> Message:
         """Call every replica. Raises AioRpcError: of what changes something, that of the first
@@ -99,8 +110,11 @@ class FanOut:
         # Those to replicas that are gone, once their calls have ended.
         await self._close_channels(self._channels.keys() - {*addresses, *self._num_calls})
         if isinstance(request, _READS):
-            timeout = min(timeout or _READ_TIMEOUT_S, _READ_TIMEOUT_S)
-        outcomes = await self._outcomes(addresses, request, metadata, timeout)
+            timeout = min(timeout or READ_TIMEOUT_S, READ_TIMEOUT_S)
+            outcomes = await self._read_all(addresses, request, metadata, timeout)
+        else:
+            calls = (self._call_one(each, request, metadata, timeout) for each in addresses)
+            outcomes = dict(zip(addresses, await asyncio.gather(*calls), strict=True))
         replies = {name: each for name, each in outcomes.items() if isinstance(each, Message)}
         errors = {
             name: each for name, each in outcomes.items() if isinstance(each, grpc.aio.AioRpcError)
@@ -121,7 +135,7 @@ class FanOut:
             addresses = await self._addresses()
         except grpc.aio.AioRpcError:
             return None
-        outcomes = await self._outcomes(addresses, wanted, metadata, _READ_TIMEOUT_S)
+        outcomes = await self._read_all(addresses, wanted, metadata, READ_TIMEOUT_S)
         found = {name: each for name, each in outcomes.items() if isinstance(each, Message)}
         if not found:
             return None
@@ -129,11 +143,33 @@ class FanOut:
         best = min(names, key=lambda name: _state_rank(found[name].model))  # type: ignore[attr-defined]
         return self._start(best, request, metadata, timeout)
 
-    async def _outcomes(
-        self, addresses: Sequence[str], request: Any, metadata: Any, timeout: float | None
-    ) -> Mapping[str, Message | grpc.aio.AioRpcError]:
-        calls = (self._call_one(each, request, metadata, timeout) for each in addresses)
-        return dict(zip(addresses, await asyncio.gather(*calls), strict=True))
+    async def _read_all(
+        self, addresses: Sequence[str], request: Any, metadata: Any, timeout: float
+    ) -> dict[str, _Outcome]:
+        """Ask every replica. One that was silent at the last time is waited for only if no other
+        one answers."""
+        reads = {
+            each: asyncio.create_task(self._read_one(each, request, metadata, timeout))
+            for each in addresses
+        }
+        for read in reads.values():
+            self._reads.add(read)
+            read.add_done_callback(self._reads.discard)
+        awaited = [read for each, read in reads.items() if each not in self._silent]
+        if awaited:
+            await asyncio.wait(awaited)
+        is_answered = any(isinstance(read.result(), Message) for read in awaited)
+        await asyncio.wait(reads.values(), timeout=_GRACE_S if is_answered else None)
+        return {each: read.result() if read.done() else _SILENCE for each, read in reads.items()}
+
+    async def _read_one(
+        self, address: str, request: Any, metadata: Any, timeout: float
+    ) -> _Outcome:
+        outcome = await self._call_one(address, request, metadata, timeout)
+        self._silent.discard(address)
+        if not isinstance(outcome, Message) and outcome.code() is _SILENCE.code():
+            self._silent.add(address)
+        return outcome
 
     def _start(self, address: str, request: Any, metadata: Any, timeout: float | None) -> Any:
         if address not in self._channels:
@@ -156,7 +192,7 @@ class FanOut:
 
     async def _call_one(
         self, address: str, request: Any, metadata: Any, timeout: float | None
-    ) -> Message | grpc.aio.AioRpcError:
+    ) -> _Outcome:
         """The reply of a replica, with all pages of a list, or its error."""
         try:
             reply: Any = await self._start(address, request, metadata, timeout)
@@ -182,8 +218,12 @@ class FanOut:
         try:
             found = await asyncio.get_running_loop().getaddrinfo(host, port)
         except OSError as error:
-            code, none = grpc.StatusCode.UNAVAILABLE, grpc.aio.Metadata()
-            raise grpc.aio.AioRpcError(code, none, none, f"{host}: {error.strerror}") from error
+            raise grpc.aio.AioRpcError(
+                grpc.StatusCode.UNAVAILABLE,
+                _NO_METADATA,
+                _NO_METADATA,
+                f"{host}: {error.strerror}",
+            ) from error
         hosts = dict.fromkeys(str(address[0]) for *_, address in found)
         # A replica may have an address of each kind.
         of_one_kind = [each for each in hosts if ":" not in each] or hosts

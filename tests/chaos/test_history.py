@@ -8,9 +8,9 @@ import logging
 import random
 import secrets
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
@@ -18,33 +18,46 @@ from svc_kit.rpc.client import open_channel
 from tests.chaos.test_chaos import make_answer_works
 from tests.support.bridge import may_isolate
 from tests.support.chaos import FileWork, HistoryWork, WorkCounter
-from tests.support.chaos_answers import ChatWork
+from tests.support.chaos_answers import Chat, ChatWork
 from tests.support.chaos_limits import LimitWork
 from tests.support.cluster import Cluster, Fault, make_schedule, run_cluster
 from tests.support.history import History
 from tests.support.operators import Operator
-from tests.support.seam_cases import CASES
+from tests.support.seam_cases import CASES, MOVED
 
 log = logging.getLogger(__name__)
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(24 * 3600)]
-CHATS: Final = ("chat", "seeded choices", "a schema", "a required call", "reasoning")
+MAX_TOKENS: Final = 200
+LONGER: Final = {"parallel calls": 1500}
+"""Of chats that would not get as far as what they are about."""
+NUM_CHAT_CLIENTS: Final = 3
 UNITS_BETWEEN: Final = 6
 """Most units of work between two faults."""
 
 
-def bodies() -> Mapping[str, Mapping[str, Any]]:
-    """Deterministic chats, shorter than the cases."""
-    return {name: {**CASES[name].body, "max_tokens": 150} for name in CHATS}
+def make_chat_works(history: History) -> list[ChatWork]:
+    """Each has a part of the cases, shorter than where single kills are tested."""
+    chats: dict[str, Chat] = {}
+    for name, case in CASES.items():
+        limit = LONGER.get(name, MAX_TOKENS)
+        budget = {"thinking_token_budget": limit // 2}
+        shorter = {"max_tokens": limit, **{k: budget[k] for k in budget if k in case.body}}
+        chats[name] = Chat(case.path, {**case.body, **shorter}, case.shows)
+    names = list(chats)
+    return [
+        ChatWork(history, {name: chats[name] for name in names[first::NUM_CHAT_CLIENTS]})
+        for first in range(NUM_CHAT_CLIENTS)
+    ]
 
 
 async def disturb(
     cluster: Cluster, history: History, faults: Sequence[Fault], rng: random.Random
 ) -> None:
     """Let clients work while the faults happen, then record what there is."""
-    chats = ChatWork(history, bodies())
+    chats = make_chat_works(history)
     own_rng = random.Random(rng.random())
     works: list[HistoryWork] = [
-        chats,
+        *chats,
         FileWork(history, own_rng),
         *make_answer_works(history, own_rng),
     ]
@@ -55,7 +68,8 @@ async def disturb(
     async with open_channel(cluster.control, token=cluster.token) as channel:
         for limit in limits:
             await limit.create(Operator(channel))
-    await chats.record_twins(cluster)
+    for chat in chats:
+        await chat.record_twins(cluster)
     counter, stop = WorkCounter(), asyncio.Event()
     async with asyncio.TaskGroup() as clients:
         for work in works:
@@ -73,6 +87,8 @@ async def disturb(
         await work.check(cluster)
     kinds = Counter(fault.kind for fault in faults)
     log.warning("%d units of work, %d faults: %s", counter.total, len(faults), dict(kinds))
+    ends = sum((chat.ends for chat in chats), Counter[str]())
+    log.warning("%d chats, %d moves: %s", ends.total(), len(cluster.lines_with(MOVED)), dict(ends))
 
 
 def test_the_history_of_many_faults_is_allowed(

@@ -23,7 +23,7 @@ from tests.e2e.conftest import PIRATE_FILE
 from tests.support.plain_http import plain_client
 from tests.support.processes import PATIENCE_S
 from tests.support.sdk_batches import make_chat_line, read_batch, start_batch, wait_for_batch
-from tests.support.seam_cases import ADAPTER, CASES, Case, answers
+from tests.support.seam_cases import ADAPTER, CASES, MOVED, Case, answers
 from tests.support.services import MODEL, Corral, corral_up, start, wait_until_serving
 
 pytestmark = pytest.mark.e2e
@@ -32,7 +32,6 @@ NUM_WRITTEN = 400
 """So many tokens take longer than the interval in which those of whole answers are sent."""
 MIROSTAT = {**STORY, "temperature": 0.8, "mirostat": 2, "seed": 8}
 WHOLE = {**CASES, "mirostat": CASES["chat"]._replace(body=MIROSTAT)}
-MOVED = "a generation moves to another replica"
 TOGETHER = [
     ("chat", "completion"),
     ("a schema", "logprobs of a chat"),

@@ -4,10 +4,11 @@ import asyncio
 import hashlib
 import json
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import httpx
 
@@ -16,7 +17,7 @@ from tests.support.chaos import WorkCounter
 from tests.support.history import PATIENCE_S, PAUSE_S, Client, History, Served, connect_client
 from tests.support.pictures import circle_png, data_url
 from tests.support.rpc import CAPITAL, PARIS
-from tests.support.seam_cases import answers
+from tests.support.seam_cases import CHATS, Answer, answers, split
 from tests.support.services import MODEL
 
 _ASKED: Final[Mapping[str, Any]] = {
@@ -29,11 +30,18 @@ _LINES: Final = [batch_line(f"line-{number}", CHAT, **_ASKED) for number in rang
 _ENDS: Final = ("response.completed", "response.failed", "response.incomplete")
 _BATCH_ENDS: Final = ("completed", "failed", "expired", "cancelled")
 _ACTIVE: Final = ("queued", "in_progress", "cancelling", "requires_action")
-_PIECE: Final = 16
-"""Characters of what is compared of broken chats."""
+WHOLE: Final = "whole"
 NUM_THREADS: Final = 3
 NUM_STARTERS: Final = 2
 """Clients that start runs on the same threads."""
+
+
+class Chat(NamedTuple):
+    """A request whose answer is streamed, and the field of each `Answer` that it is about."""
+
+    path: str
+    body: Mapping[str, Any]
+    shows: str = "text"
 
 
 @dataclass
@@ -41,54 +49,70 @@ class ChatWork:
     """Chats are answered as they would have been without faults, as far as they come."""
 
     history: History
-    bodies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """More chats than the one about France."""
+    chats: Mapping[str, Chat] = field(default_factory=dict)
+    """More than the one about France."""
+    ends: Counter[str] = field(default_factory=Counter)
+    """How many chats ended whole, and of the others why they did not."""
 
     def __post_init__(self) -> None:
-        self.bodies = {CAPITAL: _ASKED, **self.bodies}
-        self._record("expected", f"text 0 of {CAPITAL}", PARIS, is_ended=True)
+        self.chats = {CAPITAL: Chat(CHATS, _ASKED), **self.chats}
+        self._record("expected", f"text 0 of {CAPITAL}", split(PARIS), is_ended=True)
 
     async def run(self, served: Served, counter: WorkCounter, stop: asyncio.Event) -> None:
         """Send each chat in turns."""
         process = self.history.new_process("chats")
         async with connect_client(served) as client:
             while not stop.is_set():
-                for name, body in self.bodies.items():
-                    if await self.read(client, process, name, body):
+                for name, chat in self.chats.items():
+                    answered = await self._read(client, process, name, chat)
+                    if answered is not None:
                         counter.add()
 
     async def record_twins(self, served: Served) -> None:
         """Send each chat once, while there are no faults."""
         async with connect_client(served) as client:
-            for name, body in self.bodies.items():
-                assert await self.read(client, "undisturbed", name, body)
+            for name, chat in self.chats.items():
+                twins = await self._read(client, "undisturbed", name, chat)
+                assert twins, name
+                assert all(getattr(each, chat.shows) for each in twins), (name, twins)
 
-    async def read(self, client: Client, process: str, name: str, body: Mapping[str, Any]) -> bool:
-        """Read a stream; return whether it ended as it should."""
+    async def _read(
+        self, client: Client, process: str, name: str, chat: Chat
+    ) -> Sequence[Answer] | None:
+        """Read a stream; return its choices if it ended as it should."""
         events: list[dict[str, Any]] = []
-        is_ended = False
+        end = ""
         try:
-            sent = {**body, "stream": True}
-            async for data in client.events("POST", "chat/completions", json=sent):
+            sent = {**chat.body, "stream": True}
+            async for data in client.events("POST", chat.path, json=sent):
                 if data == "[DONE]":
-                    is_ended = True
+                    end = end or WHOLE
                 elif "error" not in (event := json.loads(data)):
                     events.append(event)
-        except httpx.HTTPError:
-            await asyncio.sleep(PAUSE_S)
-        for index, answer in answers(events).items():
-            for kind, text in vars(answer).items():
-                if isinstance(text, str) and text:
-                    key = f"{kind} {index} of {name}"
-                    self._record(process, key, text, is_ended=is_ended)
-        return is_ended
+                else:
+                    end = event["error"]["code"]
+        except httpx.HTTPStatusError as error:
+            end = f"HTTP {error.response.status_code}"
+        except httpx.HTTPError as error:
+            end = type(error).__name__
+        self.ends[end or "no end"] += 1
+        found, is_ended = answers(events), end == WHOLE
+        if is_ended:
+            self._record(
+                process, f"choices of {name}", [str(each) for each in sorted(found)], is_ended=True
+            )
+        for index, answer in found.items():
+            for kind, pieces in answer.pieces().items():
+                self._record(process, f"{kind} {index} of {name}", pieces, is_ended=is_ended)
+        if is_ended:
+            return list(found.values())
+        await asyncio.sleep(PAUSE_S)
+        return None
 
-    def _record(self, process: str, key: str, text: str, *, is_ended: bool) -> None:
-        pieces = [text[at : at + _PIECE] for at in range(0, len(text), _PIECE)]
-        if not is_ended:
-            pieces.pop()  # it may be a part
+    def _record(self, process: str, key: str, pieces: list[str], *, is_ended: bool) -> None:
+        told = pieces if is_ended else pieces[:-1]  # the last one may be a part
         with self.history.operation(process, "follow", key) as pending:
-            events = [[number, piece] for number, piece in enumerate(pieces)]
+            events = [list(each) for each in enumerate(told)]
             pending.told = {"after": -1, "events": events, "is_ended": is_ended}
             pending.outcome = "ok" if is_ended else "unknown"
 

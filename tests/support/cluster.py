@@ -18,11 +18,13 @@ from typing import Any, Final
 
 from control_svc.app import upgrade_database
 from control_svc.config import ControlSettings
+from inference_svc.models.sources import BUNDLED_FOLDER
 from tests.support import jumping_control
 from tests.support.bridge import Host, may_isolate, run_hosts
 from tests.support.control import write_service_token
 from tests.support.postgres import Postgres, create_database, run_postgres_server
 from tests.support.processes import Ends, Program
+from tests.support.seam_cases import ADAPTER
 from tests.support.services import CORRAL, Settings, environment, wait_until_serving
 from tests.support.small_disk import fill, mount_disk
 from tools.corral_server import free_address
@@ -233,7 +235,11 @@ def run_cluster(folder: Path, rng: random.Random) -> Iterator[Cluster]:
         controls = f"ipv4:{','.join(addresses[:2])}"
         kinds: dict[str, Any] = {
             "control": {"database_url": url, "inference_target": targets, "jobs.lease_s": LEASE_S},
-            "inference": {"control_target": controls, "usage_interval_s": 0.5},
+            "inference": {
+                "control_target": controls,
+                "usage_interval_s": 0.5,
+                "adapters": {ADAPTER: {"path": str(BUNDLED_FOLDER / f"{ADAPTER}-f16.gguf")}},
+            },
             "gateway": {"control_target": controls, "inference_target": targets},
         }
         members = {}

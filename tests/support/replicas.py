@@ -50,7 +50,7 @@ class Replica:
     may_answer: asyncio.Event | None = None
     """Generations wait for it, if it is set."""
     may_reply: asyncio.Event | None = None
-    """Tokenize waits for it, if it is set."""
+    """Tokenize and lists of models wait for it, if it is set."""
     num_unary: int = 0
     name: str = ""
     age_s: int = 0
@@ -135,6 +135,8 @@ class ListingInference(ScriptedInference):
     async def ListModels(self, request: Any, context: Any) -> pb.ListModelsResponse:
         if self._replica.refuses is not None:
             raise self._replica.refuses
+        if self._replica.may_reply is not None:
+            await self._replica.may_reply.wait()
         page, models = int(request.page_token or 0), self._replica.models
         return pb.ListModelsResponse(
             models=models[page : page + 1],

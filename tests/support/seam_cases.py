@@ -1,6 +1,7 @@
 """Answers that go on exactly when their replica is killed, by the rows of docs/operate/scale.md,
 and what a client has of their streams."""
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -10,7 +11,11 @@ from tests.support.services import MODEL
 from tools.demo_model.conversation import CONTROL_TOKENS, MARKER_TOKENS
 
 ADAPTER: Final = "demo-lora-pirate"
+MOVED: Final = "a generation moves to another replica"
+"""What the service logs whose call goes on."""
 CHATS, TEXTS = "chat/completions", "completions"
+_PIECE: Final = 16
+"""Characters of what is compared of broken streams."""
 _THINK_END: Final = str((*CONTROL_TOKENS, *MARKER_TOKENS).index("</think>"))
 
 
@@ -167,6 +172,21 @@ class Answer:
             logprobs.get("tokens", ()), logprobs.get("token_logprobs", ()), strict=True
         )
         self.end += choice["finish_reason"] or ""
+
+    def pieces(self) -> Mapping[str, list[str]]:
+        """What is compared, in order: that of a broken stream is the beginning of what it would
+        have been, but for its last piece."""
+        calls = "".join(f"{name}({arguments})" for name, arguments in self.calls)
+        texts = {"text": self.text, "reasoning": self.reasoning, "calls": calls, "end": self.end}
+        lists = {"logprobs": self.logprobs, "prompt_logprobs": self.prompt_logprobs}
+        return {kind: split(text) for kind, text in texts.items()} | {
+            kind: [json.dumps(each) for each in entries] for kind, entries in lists.items()
+        }
+
+
+def split(text: str) -> list[str]:
+    """The pieces of a text."""
+    return [text[at : at + _PIECE] for at in range(0, len(text), _PIECE)]
 
 
 def answers(events: Iterable[dict[str, Any]]) -> dict[int, Answer]:

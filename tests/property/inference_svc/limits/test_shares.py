@@ -1,6 +1,7 @@
 """Holders and the control service, with the real arithmetic of both sides and no transport."""
 
 import asyncio
+import math
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from tests.support.shares import Installation
 MOST_OUTPUT = 400
 MOST_REQUESTS = 20
 """More than the largest amount admits."""
+ROUNDING = 1e-6
 
 STEPS = st.lists(
     st.tuples(
@@ -91,6 +93,42 @@ def test_holders_never_use_more_of_a_rate_than_one_server_would(
     for seconds in (1, 5, 30, 60):
         allowed = amount * (1 + seconds / 60) + installation.topped_up
         assert installation.used_within(seconds) <= allowed
+
+
+@settings(max_examples=examples(50))
+@example(num_holders=1, amount=30, pauses=[*[0.3] * 2, 6.9, *[0.1] * 40])
+@given(
+    num_holders=st.integers(1, 3),
+    amount=st.integers(20, 60),
+    pauses=st.lists(st.sampled_from([0.1, 0.1, 0.3, 6.9]), min_size=40, max_size=100),
+)
+def test_holders_use_a_full_rate_only_once(
+    num_holders: int, amount: int, pauses: list[float]
+) -> None:
+    """In the time between any two requests, exactly as with a single token bucket: what a holder
+    had of a full one and used at once was not refilled meanwhile."""
+    installation = Installation(make_limit("calls", "REQUESTS", amount), num_holders)
+
+    async def run() -> None:
+        await installation.start()
+        for number, pause_s in enumerate(pauses):
+            control = installation.control
+            seconds = range(math.floor(control.now) + 1, math.floor(control.now + pause_s) + 1)
+            end = control.now + pause_s
+            for second in seconds:  # the leases are renewed every second
+                control.now = float(second)
+                await installation.start()
+            control.now = end
+            await installation.admit(number % num_holders, 1, 1)
+            if installation.running:
+                installation.generate(0, 1)
+                installation.finish(0)
+
+    asyncio.run(run())
+    times = [time for time, _ in installation.used]
+    for first, start in enumerate(times):
+        for count, end in enumerate(times[first:], 1):
+            assert count <= amount * (1 + (end - start) / 60) + ROUNDING
 
 
 @settings(max_examples=examples(100))

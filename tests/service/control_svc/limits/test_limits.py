@@ -96,7 +96,10 @@ async def test_holders_share_a_rate_that_is_refilled(
     assert await granted(operator, "two", share("tokens", required=300)) == [0]
     assert await granted(operator, "two", share("tokens", required=250)) == [250]
     running.clock.advance(seconds=5)
-    # 50 of 600 are refilled; "two" has used what it had.
+    # "two" has used what it had, perhaps just now: a full bucket was not refilled until then.
+    assert await granted(operator, "two", share("tokens", required=1)) == [0]
+    running.clock.advance(seconds=5)
+    # 50 of 600 are refilled.
     assert await granted(operator, "two", share("tokens", required=51)) == [0]
     assert await granted(operator, "two", share("tokens", required=50)) == [50]
     assert await granted(operator, "one", share("tokens", held=50, returned=300)) == [0]

@@ -1,6 +1,7 @@
 """Calls of operators reach every replica, and their answers are one."""
 
 import asyncio
+import time
 
 import grpc.aio
 import pytest
@@ -12,7 +13,8 @@ from svc_kit.errors import Draining, ModelNotFound, SnapshotNotFound
 from svc_kit.errors.status import from_rpc_error
 from svc_kit.network import parse_address
 from svc_kit.rpc.client import open_channel
-from svc_kit.rpc.replica_fan_out import FanOut
+from svc_kit.rpc.replica_fan_out import READ_TIMEOUT_S, FanOut
+from tests.support.processes import PATIENCE_S
 from tests.support.replicas import run_replicas
 
 ABORTED, NOT_RUNNING = pb.AbortOutcome.KIND_ABORTED, pb.AbortOutcome.KIND_NOT_RUNNING
@@ -70,6 +72,43 @@ async def test_models_are_listed_of_the_replicas_that_answer() -> None:
         (listed,) = (await replicas.stub.ListModels(ListModelsRequest())).models
 
         assert (listed.replicas.num_having, listed.replicas.num_asked) == (1, 1)
+
+
+async def test_a_list_waits_only_once_for_a_replica_that_hangs() -> None:
+    """It is asked again each time, so that what it has is listed as soon as it answers."""
+    async with run_replicas(2) as replicas:
+        well, hanging = replicas.replicas
+        well.models, hanging.models = [Model(name="a")], [Model(name="b")]
+        hanging.may_reply = asyncio.Event()
+
+        async def list_names() -> list[str]:
+            listed = await replicas.stub.ListModels(ListModelsRequest())
+            return [each.name for each in listed.models]
+
+        assert await list_names() == ["a"]
+        durations = []
+        for _ in range(5):
+            start = time.monotonic()
+            assert await list_names() == ["a"]
+            durations.append(time.monotonic() - start)
+        assert min(durations) < READ_TIMEOUT_S / 2
+        hanging.may_reply.set()
+        async with asyncio.timeout(PATIENCE_S):
+            while await list_names() != ["a", "b"]:
+                pass
+
+
+async def test_a_replica_that_hung_is_waited_for_if_no_other_one_answers() -> None:
+    async with run_replicas(2) as replicas:
+        well, hanging = replicas.replicas
+        hanging.may_reply, hanging.models = asyncio.Event(), [Model(name="b")]
+        await replicas.stub.ListModels(ListModelsRequest())
+        well.refuses = Draining()
+        listing = asyncio.ensure_future(replicas.stub.ListModels(ListModelsRequest()))
+        await asyncio.wait([listing], timeout=0.5)
+        hanging.may_reply.set()
+
+        assert [each.name for each in (await listing).models] == ["b"]
 
 
 async def test_who_lists_models_learns_no_addresses() -> None:
