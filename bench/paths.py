@@ -6,6 +6,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parent.parent
 SCHEMAS = sorted((REPOSITORY / "bench/schemas").glob("*.json"))
 BUNDLED_MODEL = REPOSITORY / "inference_svc/models/bundled/demo-chat-q8_0.gguf"
+BUNDLED_DRAFT = BUNDLED_MODEL.with_name("demo-draft-q8_0.gguf")
 
 
 def cache_folder() -> Path:

@@ -4,11 +4,11 @@
                                 [--rounds 3] [--output 200]
 
 Modes, alternating: without drafts, with drafts where measured step times predict a gain (as
-served), and always with drafts; with a draft model, such as one of some blocks of the demo model,
-the last two also with it. A row of a step yields one token and the accepted tokens of its draft.
-Counts do not depend on the speed of the machine, except in the modes as served. All modes must
-produce the same tokens. Texts: a story and a free continuation, a repeated passage, and a random
-sequence of four words, which repeats itself partly.
+served), and always with drafts; the last two also with a draft model, by default that of the demo
+model; --blocks makes one of some of its blocks. A row of a step yields one token and the accepted
+tokens of its draft. Counts do not depend on the speed of the machine, except in the modes as
+served. All modes must produce the same tokens. Texts: a story and a free continuation, a repeated
+passage, and a random sequence of four words, which repeats itself partly.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.paths import BUNDLED_MODEL
+from bench.paths import BUNDLED_DRAFT, BUNDLED_MODEL
 from inference_svc.engine.defrag.batch_layout import BatchLayout
 from inference_svc.engine.engine import Engine
 from inference_svc.engine.engine_parts import EngineOptions
@@ -34,7 +34,8 @@ from inference_svc.llama.warmup import WarmUp, warm_up
 from inference_svc.machine import available_cores
 from tools.long_model import write_blocks
 
-SLOTS = 4
+SLOTS = 16
+COUNTS = (1, 4, SLOTS)
 DRAFT_TOKENS = 16
 STORY = "<|im_start|>user\nTell me a story about a fox.<|im_end|>\n<|im_start|>assistant\n"
 PASSAGE = "Ada wrote the first program, Grace the first compiler, and Alan asked a question. "
@@ -77,9 +78,11 @@ class Text(NamedTuple):
 
 
 class RunResult(NamedTuple):
-    """Result of one run: time, rows with output, draft counts, and tokens by sequence."""
+    """Result of one run: time, processor time, rows with output, draft counts, and tokens by
+    sequence."""
 
     seconds: float
+    cpu_s: float
     rows: int
     drafted: int
     accepted: int
@@ -143,10 +146,10 @@ class DraftBench:
         for i in range(count):
             engine.submit(self._request(i, text, MAX_DRAFT if mode.drafts else 0))
         events: list[Event] = []
-        started = time.perf_counter()
+        started, cpu_started = time.perf_counter(), time.process_time()
         while engine.has_work:
             events += engine.step()
-        seconds = time.perf_counter() - started
+        seconds, cpu_s = time.perf_counter() - started, time.process_time() - cpu_started
         deltas = [event for event in events if isinstance(event, Delta) and event.tokens]
         ends = [event for event in events if isinstance(event, Finished)]
         tokens = {
@@ -155,6 +158,7 @@ class DraftBench:
         }
         return RunResult(
             seconds,
+            cpu_s,
             len(deltas),
             sum(end.num_drafted for end in ends),
             sum(end.num_accepted for end in ends),
@@ -192,13 +196,17 @@ class DraftBench:
 
 
 def report(bench: DraftBench, rounds: int) -> None:
-    """Print a line for each text, number of sequences and mode; times are medians over the rounds.
+    """Print a line for each text, number of sequences and mode; times are medians over the rounds
+    of the ratio to that without drafts. Processor time is the same on a busy machine.
 
     Raises RuntimeError if a draft changed the output.
     """
-    print(f"{'text':14} {'seqs':>4} {'mode':16} {'tokens/row':>12} {'accepted':>11} {'time':>6}")
+    print(
+        f"{'text':14} {'seqs':>4} {'mode':16} {'tokens/row':>12} {'accepted':>11} "
+        f"{'time':>6} {'cpu':>6}"
+    )
     for text in bench.texts():
-        for count in (1, 2, SLOTS):
+        for count in COUNTS:
             results = [
                 [bench.run(text, count, mode) for mode in bench.modes] for _ in range(rounds)
             ]
@@ -206,13 +214,13 @@ def report(bench: DraftBench, rounds: int) -> None:
                 raise RuntimeError(f"{text.name}, {count} at once: drafts changed the tokens")
             for column, mode in enumerate(bench.modes):
                 last = results[-1][column]
-                ratio = statistics.median(
-                    line[column].seconds / line[0].seconds for line in results
-                )
+                pairs = [(line[column], line[0]) for line in results]
+                time_ratio = statistics.median(run.seconds / plain.seconds for run, plain in pairs)
+                cpu_ratio = statistics.median(run.cpu_s / plain.cpu_s for run, plain in pairs)
                 accepted = f"{last.accepted} of {last.drafted}"
                 print(
                     f"{text.name:14} {count:4} {mode.name:16} {last.tokens_per_row:12.2f} "
-                    f"{accepted:>11} {ratio:6.2f}",
+                    f"{accepted:>11} {time_ratio:6.2f} {cpu_ratio:6.2f}",
                     flush=True,
                 )
 
@@ -224,7 +232,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--output", type=int, default=200, help="tokens per sequence")
     parser.add_argument("--threads", type=int, default=max(1, available_cores() - 1))
-    parser.add_argument("--draft", type=Path, help="a draft model")
+    parser.add_argument(
+        "--draft", type=Path, help="a draft model (default: that of the demo model)"
+    )
     parser.add_argument("--blocks", help="use these blocks of the demo model as a draft model")
     options = parser.parse_args()
     library.start()
@@ -242,6 +252,8 @@ def main() -> None:
     measured = _measure(backend, options.threads)
     with tempfile.TemporaryDirectory() as folder:
         path = options.draft
+        if path is None and options.model == BUNDLED_MODEL:
+            path = BUNDLED_DRAFT
         if options.blocks:
             blocks = [int(each) for each in options.blocks.split(",")]
             path = write_blocks(Path(folder) / "draft.gguf", blocks, 2048)

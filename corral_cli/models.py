@@ -194,6 +194,7 @@ ttl_option = click.option(
 @click.option("--name", default="", help="Its name in requests. Default: that of the file.")
 @click.option("--sha256", default="", help="The SHA-256 that the file must have.")
 @click.option("--projector", default="", help='A source, or "none". Default: the mmproj beside it.')
+@click.option("--draft-model", default="", help="The source of a small model that drafts for it.")
 @click.option("--alias", "aliases", multiple=True, help="Another name; may be repeated.")
 @click.option("--pin", is_flag=True, help="Load it now and at each start, and keep it loaded.")
 @ttl_option
@@ -210,6 +211,7 @@ def add(
     name: str,
     sha256: str,
     projector: str,
+    draft_model: str,
     aliases: tuple[str, ...],
     pin: bool,
     ttl: float | None,
@@ -233,6 +235,7 @@ def add(
         name=name,
         sha256=sha256,
         projector=projector,
+        draft_model=draft_model,
         aliases=aliases,
         pinned=pin,
         idle_ttl=_duration(ttl),

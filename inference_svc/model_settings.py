@@ -108,9 +108,9 @@ class ModelSettings(SettingsGroup):
     hf:owner/repo/file.gguf. auto: the file beside the model whose name contains "mmproj", if there
     is exactly one. none: the model reads text only."""
     draft_model: str | None = Field(None, min_length=1)
-    """A small model with the same vocabulary, whose drafts it verifies: a file, or
-    hf:owner/repo/file.gguf. It is loaded with the model, and used while measured times predict a
-    gain. Unset: drafts come from the text so far only."""
+    """A small model with the same vocabulary, whose drafts it verifies: a file,
+    hf:owner/repo/file.gguf, or bundled, that of the bundled model. It is loaded with the model, and
+    used while measured times predict a gain. Unset: drafts come from the text so far only."""
     image_min_tokens: int | None = Field(None, ge=1, le=65536)
     """Minimum tokens of a picture, for projectors with a dynamic size; smaller pictures are scaled
     up. Unset: that of the projector."""

@@ -20,6 +20,8 @@ from svc_kit.local_files import AllowedFolders
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}")
 _FILE_NAME: Final = re.compile(r"[\w. ()+=@,-]{1,200}\.gguf", re.ASCII)
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
+_NO_SOURCE: Final = {"projector": ("auto", "none"), "draft_model": ("",)}
+"""The values of fields that name no file."""
 
 
 class AddedModelSources:
@@ -34,7 +36,7 @@ class AddedModelSources:
         self._engines = engines
 
     async def find_files(self, wanted: AddedModel) -> AddedModel:
-        """Fill in the files of a model, its projector, and its name if it has none.
+        """Fill in the files of a model, its projector and draft model, and its name if it has none.
 
         Raises:
             InvalidField, MissingField: the source has no such file, or is not allowed.
@@ -50,7 +52,7 @@ class AddedModelSources:
         if wanted.sha256 and not _SHA256.fullmatch(wanted.sha256):
             raise InvalidField(field="sha256", problem="a SHA-256 has 64 hexadecimal digits")
         files = await self._remote_files("source", wanted.source, not wanted.projector)
-        source, projector = wanted.source, wanted.projector or "auto"
+        source = wanted.source
         if not files:
             source = str(self._folders.find("source", source))
         elif not source.startswith("hf:"):
@@ -59,15 +61,31 @@ class AddedModelSources:
         _check_name(name)
         if wanted.sha256:
             files = _with_digest(files, source, wanted.sha256)
-        if projector not in ("auto", "none"):
-            if added := await self._remote_files("projector", projector, with_projector=False):
-                files, projector = (*files, *added), added[0].name
+        projector, files = await self._find_beside("projector", wanted.projector or "auto", files)
+        draft_model, files = await self._find_beside("draft_model", wanted.draft_model, files)
+        return replace(
+            wanted,
+            name=name,
+            source=source,
+            projector=projector,
+            draft_model=draft_model,
+            files=files,
+        )
+
+    async def _find_beside(
+        self, field: str, source: str, files: tuple[DownloadFile, ...]
+    ) -> tuple[str, tuple[DownloadFile, ...]]:
+        """Return the path or name of the file of a field, and the files of the model with it.
+        Raises as `find_files`."""
+        if source not in _NO_SOURCE[field]:
+            if added := await self._remote_files(field, source, with_projector=False):
+                files, source = (*files, *added), added[0].name
             else:
-                projector = str(self._folders.find("projector", projector))
+                source = str(self._folders.find(field, source))
         if len({file.name for file in files}) < len(files):
             problem = "its file has the same name as one of the model"
-            raise InvalidField(field="projector", problem=problem)
-        return replace(wanted, name=name, source=source, projector=projector, files=files)
+            raise InvalidField(field=field, problem=problem)
+        return source, files
 
     def upstream_settings(self, model: AddedModel) -> UpstreamSettings | None:
         """The settings of the upstream of an added model, if one serves it. Raises `InvalidField`
@@ -100,7 +118,7 @@ class AddedModelSources:
         for field, is_set in (("name", wanted.name), ("upstream.urls", wanted.upstream.urls)):
             if not is_set:
                 raise MissingField(field=field)
-        unused = ("projector", "pinned", "idle_ttl_s")
+        unused = ("projector", "draft_model", "pinned", "idle_ttl_s")
         for field in (each for each in unused if getattr(wanted, each) not in ("", False, None)):
             problem = "it is not allowed with 'upstream'"
             raise InvalidField(field=field.removesuffix("_s"), problem=problem)

@@ -319,7 +319,10 @@ class AddedModelsService:
         projector = model.projector
         if projector not in ("auto", "none"):
             projector = str(folder / projector)
-        overrides = ModelSettings(load=LoadPolicy.ON_DEMAND, projector=projector)
+        draft_model = str(folder / model.draft_model) if model.draft_model else None
+        overrides = ModelSettings(
+            load=LoadPolicy.ON_DEMAND, projector=projector, draft_model=draft_model
+        )
         upstream = self._sources.upstream_settings(model)
 
         def describe() -> ModelEntry:

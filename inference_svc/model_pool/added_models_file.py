@@ -37,14 +37,15 @@ class AddedUpstream:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddedModel:
     """A model that an operator added. `files` are to be downloaded: those of the model, then its
-    projector and adapter; without any, `source` is a path. An empty `projector` is the file beside
-    it. Of a model that an `upstream` serves they are the tokenizer; `source` is "engine" if the
-    engine reports it, and empty in text mode."""
+    projector, draft model and adapter; without any, `source` is a path. An empty `projector` is the
+    file beside it, an empty `draft_model` none. Of a model that an `upstream` serves they are the
+    tokenizer; `source` is "engine" if the engine reports it, and empty in text mode."""
 
     name: str
     source: str
     sha256: str = ""
     projector: str = ""
+    draft_model: str = ""
     files: tuple[DownloadFile, ...] = ()
     pinned: bool = False
     idle_ttl_s: float | None = None
@@ -56,7 +57,7 @@ class AddedModel:
         is_same = self.source == wanted.source and self.upstream == wanted.upstream
         return is_same and all(
             getattr(wanted, name) in ("", "auto", False, None, getattr(self, name))
-            for name in ("sha256", "projector", "pinned", "idle_ttl_s")
+            for name in ("sha256", "projector", "draft_model", "pinned", "idle_ttl_s")
         )
 
     @property
@@ -112,10 +113,11 @@ def _read_model(stored: dict[str, Any]) -> AddedModel:
 
 
 def _stored_model(model: AddedModel) -> dict[str, Any]:
-    """A model without an upstream as releases before 0.3 read it."""
+    """A model without an upstream or a draft model as releases before 0.3 read it."""
     stored = asdict(model)
-    if model.upstream is None:
-        del stored["upstream"]
+    for name in ("upstream", "draft_model"):
+        if not stored[name]:
+            del stored[name]
     return stored
 
 

@@ -37,6 +37,7 @@ ENGINE = "engine"
 """The source of a tokenizer that an engine of others reports."""
 BUNDLED_FOLDER = Path(__file__).with_name("bundled")
 BUNDLED_PATH = BUNDLED_FOLDER / "demo-chat-q8_0.gguf"
+BUNDLED_DRAFT_PATH = BUNDLED_FOLDER / "demo-draft-q8_0.gguf"
 _NAMED = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._:-]{0,127})=(?P<source>.+)", re.DOTALL)
 _HUGGING_FACE = re.compile(
     r"hf:(?P<repository>[\w.-]+/[\w.-]+)/(?P<file>[^@]+\.gguf)(?:@(?P<revision>[\w./-]+))?"
@@ -298,7 +299,8 @@ def find_draft_model(model: ModelFile, source: str | None, download: Download) -
 
     Args:
         model: the model.
-        source: a path, or hf:owner/repository/file.gguf.
+        source: a path, hf:owner/repository/file.gguf, or bundled, the draft model of the bundled
+            model.
         download: as in `resolve_models`.
 
     Raises:
@@ -310,6 +312,8 @@ def find_draft_model(model: ModelFile, source: str | None, download: Download) -
     if model.model_class is not ModelClass.DECODER:
         kind = model.model_class.value
         raise StartupError(f"{setting}: a model of the class {kind} uses no draft model")
+    if source == BUNDLED:
+        source = str(BUNDLED_DRAFT_PATH)
     draft, *others = _resolve(ModelReference(None, source), download)
     if others:
         raise StartupError(f"{setting}: {source!r} has several models; name one")

@@ -204,6 +204,7 @@ class EngineServicer(rpc.EngineServiceServicer):
             source=request.source,
             sha256=request.sha256,
             projector=request.projector,
+            draft_model=request.draft_model,
             pinned=request.pinned,
             idle_ttl_s=_idle_ttl(request),
             upstream=_upstream(request),

@@ -16,7 +16,7 @@ from corral.inference.v1 import model_pb2
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.json_format import MessageToDict
 
-from inference_svc.models.sources import BUNDLED_FOLDER, BUNDLED_PATH
+from inference_svc.models.sources import BUNDLED_DRAFT_PATH, BUNDLED_FOLDER, BUNDLED_PATH
 from tests.support.gguf_files import write_split
 from tests.support.model_hub import REPOSITORY, ModelHub, run_model_hub
 from tests.support.model_kinds import write_model_of_kind
@@ -291,6 +291,7 @@ async def test_the_command_adds_lists_and_removes(place: Place) -> None:
         added = corral("add", place.hub.url(FILE), "--name", SHORT, "--alias", "other")
         again = corral("add", place.hub.url(FILE), "--name", SHORT)
         other = corral("add", place.hub.source(FILE), "--name", SHORT)
+        drafted = corral("add", place.hub.url(FILE), "--name", "d", "--draft-model", "/x.gguf")
         alias = corral("alias", SHORT, "third")
         update = corral("update", SHORT, "--ttl", "5")
         pins = corral("pin", SHORT), corral("show", SHORT), corral("unpin", SHORT)
@@ -303,6 +304,7 @@ async def test_the_command_adds_lists_and_removes(place: Place) -> None:
     assert [each.returncode for each in pins] == [0, 0, 0]
     assert "pinned: true" in pins[1].stdout
     assert "already exists" in other.stderr
+    assert "draft_model" in drafted.stderr
     assert "other, third" in alias.stdout
     assert pulled.stdout + pulled.stderr
     assert SHORT in listed.stdout
@@ -344,6 +346,31 @@ async def test_an_adapter_in_the_repository_comes_with_its_model(place: Place) -
     assert (adapter.state, "a LoRA adapter" in adapter.problem) == (State.STATE_FAILED, True)
     assert other.state == State.STATE_AVAILABLE
     assert left.keys() == {MODEL, "other"}
+
+
+async def test_a_draft_model_is_downloaded_with_its_model(place: Place) -> None:
+    """It is loaded with it, also after a restart; one of another vocabulary is refused. Removing
+    the model removes both files."""
+    draft, model = BUNDLED_DRAFT_PATH, "model.gguf"
+    place.hub.files |= {draft.name: draft.read_bytes(), model: BUNDLED_PATH.read_bytes()}
+    sources = [place.hub.source(name) for name in (draft.name, FILE)]
+    async with place.service() as rpc:
+        added = await add(rpc, place.hub.url(model), name=SHORT, draft_model=sources[0])
+        other = await add(rpc, place.hub.url(model), name="other", draft_model=sources[1])
+        same = await refusal(rpc, place.hub.source(FILE), name="same", draft_model=sources[1])
+    async with place.service() as rpc:
+        tokens = await generate(rpc, SHORT)
+        listed = (await rpc.inference.GetModel(pb.GetModelRequest(model=SHORT))).model
+        for name in (SHORT, "other"):
+            await remove(rpc, name)
+
+    assert (added.state, added.draft_model) == (State.STATE_AVAILABLE, draft.stem)
+    assert other.state == State.STATE_FAILED
+    assert "draft_model: the vocabulary of noise-Q8_0 is another one" in other.problem
+    assert same[0] == "INVALID_FIELD"
+    assert "draft_model" in same[1]
+    assert (tokens, listed.draft_model) == (3, draft.stem)
+    assert place.downloads == []
 
 
 async def test_nothing_is_added_to_a_full_disk(place: Place, tmp_path: Path) -> None:

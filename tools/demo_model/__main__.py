@@ -1,11 +1,11 @@
 """Build the bundled demo model from scratch: `make demo-model`, 90 minutes on two cores.
 
-    corpus -> training -> two adapters -> GGUF -> comparison with llama.cpp -> examination
+    corpus -> training -> two adapters -> draft model -> GGUF -> comparison -> examination
 
 Every stage writes its result to the work folder. Corpora and trained weights are reused if they
 exist, and an interrupted training run resumes from its last checkpoint. `--trial` runs 1 % of the
-steps in a temporary folder to test the pipeline, and installs nothing. `--draft` trains a draft
-model of the demo model instead, and leaves it in the work folder.
+steps in a temporary folder to test the pipeline, and installs nothing. `--draft` trains and
+installs the draft model only, which takes minutes.
 """
 
 import argparse
@@ -19,20 +19,25 @@ from pathlib import Path
 
 from tools.demo_model import adapters, card, evaluate
 from tools.demo_model.conversation import TEMPLATE
-from tools.demo_model.records import ADAPTERS, FOREIGN_ADAPTER, MODEL, install
+from tools.demo_model.records import (
+    ADAPTERS,
+    DRAFT,
+    FOREIGN_ADAPTER,
+    MODEL,
+    install,
+    install_draft,
+)
 from tools.demo_model.voices import DESCRIPTIONS, VOICES
 
 ROOT = Path(__file__).resolve().parents[2]
 TORCH_PYTHON = ROOT / ".venv-demo-model" / "bin" / "python"
-CORPORA = {"model": 55_000_000, **dict.fromkeys(VOICES, 1_000_000)}
+CORPORA = {"model": 55_000_000, **dict.fromkeys(VOICES, 1_000_000), "draft": 2_000_000}
 """Tokens of the corpora."""
-DRAFT_TOKENS = 3_000_000
 ITEMS = 100
 """Number of questions for each skill."""
 MAX_LOSS_RATIO = 0.75
 """A trial passes if its lowest loss is below this fraction of its first loss."""
 UNQUANTIZED = "demo-chat-f16.gguf"
-DRAFT = "demo-draft-q8_0.gguf"
 EQUAL_TOKENS = {UNQUANTIZED: 0.99, MODEL: 0.9}
 """Minimum share of positions at which llama.cpp and torch predict the same token."""
 Flags = list[str | Path]
@@ -54,24 +59,27 @@ class Pipeline:
 
     def run(self) -> None:
         """Run all stages up to the GGUF files. Raises CalledProcessError if a stage fails."""
-        for name, tokens in CORPORA.items():
-            self.write_corpus(name, tokens)
+        for name in CORPORA:
+            self.write_corpus(name)
         self.train()
         self.export()
+        self.make_draft()
         self.compare()
 
-    def write_corpus(self, name: str, tokens: int) -> None:
+    def write_corpus(self, name: str) -> None:
         """Write a corpus, and train the tokenizer before the first one, unless it exists."""
         if (self.work / name / "corpus.json").exists():
             return
-        size = str(int(tokens * self.share))
+        size = str(int(CORPORA[name] * self.share))
         self.stage("corpus", "--name", name, "--out", self.work, "--tokens", size)
 
-    def train_draft(self) -> None:
-        """Train and export a draft model. Its tokenizer is that of the model: it is trained on the
-        same text. Raises CalledProcessError if a stage fails."""
-        self.write_corpus("draft", DRAFT_TOKENS)
-        self._train("draft", "draft", self.work / "draft.pt")
+    def make_draft(self) -> None:
+        """Train and export the draft model. Its tokenizer is that of the model: it is trained on
+        the same text. Raises CalledProcessError if a stage fails."""
+        self.write_corpus("draft")
+        # Without --quick, compiling it takes longer than training it.
+        log = self.work / "training-draft.txt"
+        self._train("draft", "draft", self.work / "draft.pt", "--quick", log=log)
         about = ["--name", "demo-draft", "--description", "A draft model of demo-chat"]
         source: Flags = ["--checkpoint", self.work / "draft.pt", "--tokenizer", self.work]
         files: Flags = ["--template", TEMPLATE, "--out-q8", self.work / DRAFT]
@@ -84,11 +92,14 @@ class Pipeline:
         for voice in VOICES:
             self._train("adapter", voice, self.work / f"{voice}.pt", "--base", model)
 
-    def _train(self, stage: str, corpus: str, out: Path, *flags: str | Path) -> None:
+    def _train(
+        self, stage: str, corpus: str, out: Path, *flags: str | Path, log: Path | None = None
+    ) -> None:
         """Run one training stage, unless its result exists."""
         if out.exists():
             return
-        options: Flags = ["--corpus", self.work / corpus, "--out", out, "--log", self.log, *flags]
+        files: Flags = ["--corpus", self.work / corpus, "--out", out, "--log", log or self.log]
+        options = [*files, *flags]
         self.stage(stage, *options, *(["--quick"] if self.quick else []))
 
     def export(self) -> None:
@@ -155,13 +166,14 @@ def main() -> int:
     parser.add_argument(
         "--trial", action="store_true", help="run 1 %% of the steps and install nothing"
     )
-    parser.add_argument("--draft", action="store_true", help="train a draft model only")
+    parser.add_argument("--draft", action="store_true", help="make the draft model only")
     options = parser.parse_args()
     if options.trial:
         return trial()
     pipeline = Pipeline(options.work)
     if options.draft:
-        pipeline.train_draft()
+        pipeline.make_draft()
+        install_draft(options.work)
         return 0
     pipeline.run()
     pipeline.examine()

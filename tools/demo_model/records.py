@@ -3,6 +3,7 @@
 import hashlib
 import json
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -11,10 +12,12 @@ TEST_DATA = ROOT / "tests" / "data"
 FOLDER = Path(__file__).with_name("records")
 MODEL = "demo-chat-q8_0.gguf"
 ADAPTERS = {"pirate": "demo-lora-pirate-f16.gguf", "robot": "demo-lora-robot-f16.gguf"}
+DRAFT = "demo-draft-q8_0.gguf"
 FOREIGN_ADAPTER = "foreign-lora-f16.gguf"
 SHIPPED = (
     BUNDLED / MODEL,
     *(BUNDLED / name for name in ADAPTERS.values()),
+    BUNDLED / DRAFT,
     TEST_DATA / FOREIGN_ADAPTER,
 )
 """The committed files."""
@@ -25,13 +28,23 @@ Answers = dict[str, str]
 
 def install(work: Path) -> None:
     """Copy the files and records of a finished run into the repository."""
-    FOLDER.mkdir(exist_ok=True)
-    TEST_DATA.mkdir(exist_ok=True)
-    for path in SHIPPED:
+    _copy(work, SHIPPED, ("scores.json", "comparison.txt", "training.txt"), ("model", *ADAPTERS))
+    install_draft(work)
+
+
+def install_draft(work: Path) -> None:
+    """Copy the draft model and its records into the repository."""
+    _copy(work, (BUNDLED / DRAFT,), ("training-draft.txt",), ("draft",))
+
+
+def _copy(
+    work: Path, shipped: Iterable[Path], results: Iterable[str], corpora: Iterable[str]
+) -> None:
+    for path in shipped:
         shutil.copyfile(work / path.name, path)
-    for name in ("scores.json", "comparison.txt", "training.txt"):
+    for name in results:
         shutil.copyfile(work / name, FOLDER / name)
-    for corpus in ("model", *ADAPTERS):
+    for corpus in corpora:
         shutil.copyfile(work / corpus / "corpus.json", FOLDER / f"corpus-{corpus}.json")
     digests = {path.relative_to(ROOT).as_posix(): sha256(path) for path in SHIPPED}
     (FOLDER / "digests.json").write_text(json.dumps(digests, indent=1) + "\n")

@@ -195,7 +195,7 @@ class UnloadModelResponse(_message.Message):
     def __init__(self, model: _Optional[_Union[_model_pb2.Model, _Mapping]] = ...) -> None: ...
 
 class AddModelRequest(_message.Message):
-    __slots__ = ("source", "name", "sha256", "projector", "aliases", "pinned", "idle_ttl", "upstream")
+    __slots__ = ("source", "name", "sha256", "projector", "aliases", "pinned", "idle_ttl", "upstream", "draft_model")
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     SHA256_FIELD_NUMBER: _ClassVar[int]
@@ -204,6 +204,7 @@ class AddModelRequest(_message.Message):
     PINNED_FIELD_NUMBER: _ClassVar[int]
     IDLE_TTL_FIELD_NUMBER: _ClassVar[int]
     UPSTREAM_FIELD_NUMBER: _ClassVar[int]
+    DRAFT_MODEL_FIELD_NUMBER: _ClassVar[int]
     source: str
     name: str
     sha256: str
@@ -212,7 +213,8 @@ class AddModelRequest(_message.Message):
     pinned: bool
     idle_ttl: _duration_pb2.Duration
     upstream: _upstream_pb2.UpstreamSource
-    def __init__(self, source: _Optional[str] = ..., name: _Optional[str] = ..., sha256: _Optional[str] = ..., projector: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ..., pinned: _Optional[bool] = ..., idle_ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., upstream: _Optional[_Union[_upstream_pb2.UpstreamSource, _Mapping]] = ...) -> None: ...
+    draft_model: str
+    def __init__(self, source: _Optional[str] = ..., name: _Optional[str] = ..., sha256: _Optional[str] = ..., projector: _Optional[str] = ..., aliases: _Optional[_Iterable[str]] = ..., pinned: _Optional[bool] = ..., idle_ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., upstream: _Optional[_Union[_upstream_pb2.UpstreamSource, _Mapping]] = ..., draft_model: _Optional[str] = ...) -> None: ...
 
 class AddModelResponse(_message.Message):
     __slots__ = ("model",)

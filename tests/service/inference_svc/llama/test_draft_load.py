@@ -12,6 +12,7 @@ from inference_svc.engine.sampling_params import Sampling
 from inference_svc.engine_client.messages import EngineConfig
 from inference_svc.engine_process.model_load import load
 from inference_svc.llama.weights import ModelLoadError
+from inference_svc.models.sources import BUNDLED_DRAFT_PATH
 from tests.support.llama_engines import finished_event, make_settings, run_engine
 from tests.support.model_kinds import write_model_of_kind
 from tests.support.sequences import make_request
@@ -39,14 +40,9 @@ def _config(draft: Path, path: Path | None = None) -> EngineConfig:
     )
 
 
-@pytest.fixture(scope="module")
-def draft_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_blocks(tmp_path_factory.mktemp("draft") / "draft.gguf", (0, 1), 2048)
-
-
-def test_a_draft_model_is_loaded_and_measured(draft_path: Path) -> None:
-    """A restart does not measure again."""
-    config = _config(draft_path)
+def test_the_bundled_draft_model_is_loaded_and_measured() -> None:
+    """Its vocabulary is that of the demo model. A restart does not measure again."""
+    config = _config(BUNDLED_DRAFT_PATH)
     measured = load(config).ready.warm_up
     again = load(replace(config, warm_up=measured))
 
@@ -79,10 +75,10 @@ def _other_end(data: bytes) -> bytes:
     ids=["token", "end"],
 )
 def test_another_vocabulary_is_refused_with_the_first_difference(
-    draft_path: Path, tmp_path: Path, change: Callable[[bytes], bytes], problem: str
+    tmp_path: Path, change: Callable[[bytes], bytes], problem: str
 ) -> None:
     other = tmp_path / "other.gguf"
-    other.write_bytes(change(draft_path.read_bytes()))
+    other.write_bytes(change(BUNDLED_DRAFT_PATH.read_bytes()))
 
     with pytest.raises(ModelLoadError, match=rf"per_model.demo.draft_model: .*{problem}"):
         load(_config(other))
@@ -120,11 +116,9 @@ def test_a_recurrent_state_cannot_draft_nor_verify(tmp_path: Path) -> None:
         load(_config(plain, recurrent))
 
 
-def test_a_damaged_file_is_refused_by_the_name_of_the_setting(
-    draft_path: Path, tmp_path: Path
-) -> None:
+def test_a_damaged_file_is_refused_by_the_name_of_the_setting(tmp_path: Path) -> None:
     damaged = tmp_path / "damaged.gguf"
-    damaged.write_bytes(draft_path.read_bytes()[:200_000])
+    damaged.write_bytes(BUNDLED_DRAFT_PATH.read_bytes()[:200_000])
 
     with pytest.raises(ModelLoadError, match=r"per_model\.demo\.draft_model: .*cannot load"):
         load(_config(damaged))

@@ -1,4 +1,4 @@
-"""A draft model on llama.cpp: four of the six blocks of the demo model.
+"""A draft model on llama.cpp: the bundled one, of the demo model.
 
 Its decode calls are expected to take no time, so that it drafts in every step.
 """
@@ -17,13 +17,11 @@ from inference_svc.engine.request import MAX_DRAFT, AppliedAdapter, SequenceRequ
 from inference_svc.engine.sampling_params import Sampling
 from inference_svc.engine.spec_decode.draft_model import DraftModel
 from inference_svc.llama.backend import LlamaBackend
-from inference_svc.models.sources import BUNDLED_FOLDER
+from inference_svc.models.sources import BUNDLED_DRAFT_PATH, BUNDLED_FOLDER
 from inference_svc.structured_output.spec import OutputFormatKind
 from tests.support import llama_engines
-from tools.long_model import write_blocks
 
 SLOTS = 4
-BLOCKS = (0, 1, 2, 5)
 TURN = "<|im_start|>user\nTell me a story.<|im_end|>\n<|im_start|>assistant\n"
 QUESTIONS = (
     "What is the capital of France?",
@@ -31,13 +29,18 @@ QUESTIONS = (
     "Spell the word garden.",
     "Tell me a story about a fox.",
 )
+SHORT = (
+    *QUESTIONS[:3],
+    "Who are you?",
+    "What is your name?",
+    "My name is Ada.",
+    "What is the capital of Japan?",
+    "What is 7 times 8?",
+    "Hello!",
+    "Thank you!",
+)
+"""Questions that are not answered by a story."""
 LENGTH = 60
-
-
-@pytest.fixture(scope="module")
-def draft_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file of the draft model."""
-    return write_blocks(tmp_path_factory.mktemp("draft") / "draft.gguf", BLOCKS, 2048)
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +51,8 @@ def backend() -> Iterator[LlamaBackend]:
 
 
 @pytest.fixture(scope="module")
-def draft_backend(draft_path: Path) -> Iterator[LlamaBackend]:
-    with llama_engines.open_backend(draft_path) as backend:
+def draft_backend() -> Iterator[LlamaBackend]:
+    with llama_engines.open_backend(BUNDLED_DRAFT_PATH) as backend:
         yield backend
 
 
@@ -124,6 +127,24 @@ def test_four_sequences_have_the_tokens_that_they_have_without_drafts(
     assert 0 < sum(each.accepted for each in by_model) < sum(each.drafted for each in by_model)
     assert drafted.num_steps < plain.num_steps
     assert model.is_consistent
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_of_what_it_drafts_in_short_answers_half_is_accepted(
+    backend: LlamaBackend, model: DraftModel, temperature: float
+) -> None:
+    """Nearly all in fact, of drafts of one token; the card has the figure."""
+    sampling = Sampling(temperature=temperature)
+    requests = [
+        _request(backend, i, text, max_draft=1, seed=i, sampling=sampling, ignore_eos=False)
+        for i, text in enumerate(TURN.replace("Tell me a story.", each) for each in SHORT)
+    ]
+    run = _Run(backend, model, *requests)
+
+    by_model = [run.finished(i).by_draft_model for i in range(len(SHORT))]
+    drafted = sum(each.drafted for each in by_model)
+    assert drafted > len(SHORT)
+    assert sum(each.accepted for each in by_model) > drafted / 2
 
 
 @pytest.mark.batch_invariant
@@ -203,12 +224,12 @@ def test_a_preempted_sequence_goes_on_with_the_same_tokens(
         assert drafted.tokens(i) == plain.tokens(i)
 
 
-def test_slots_that_share_cells_draft_too(draft_path: Path) -> None:
+def test_slots_that_share_cells_draft_too() -> None:
     """The unified layout, in which a sequence may have to wait for cells, and drafts have none."""
     cells = 512
     with (
         llama_engines.open_backend(draft_tokens=16, shared_cells=cells) as backend,
-        llama_engines.open_backend(draft_path, shared_cells=cells) as draft_backend,
+        llama_engines.open_backend(BUNDLED_DRAFT_PATH, shared_cells=cells) as draft_backend,
     ):
         model = DraftModel(draft_backend, {}, lambda: 0.0, draft_backend.limits.vocabulary_size)
         changes: dict[str, Any] = {"sampling": Sampling(temperature=0.0), "ignore_eos": False}

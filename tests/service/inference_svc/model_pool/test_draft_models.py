@@ -17,7 +17,6 @@ from inference_svc.config import EngineSettings, InferenceSettings
 from inference_svc.models.sources import BUNDLED_PATH
 from tests.support.model_kinds import write_model_of_kind
 from tests.support.rpc import Rpc, connect, make_completion, read_error
-from tools.long_model import write_blocks
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -33,15 +32,13 @@ def _write_other_token(path: Path) -> None:
 async def rpc(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rpc]:
     """A service with the demo model alone, with a draft model, and with two that cannot draft."""
     folder = tmp_path_factory.mktemp("drafts")
-    write_blocks(folder / "few.gguf", (0, 1, 2, 5), 2048)
     _write_other_token(folder / "token.gguf")
     write_model_of_kind("window", folder / "small.gguf")
-    drafts = {"drafted": "few", "token": "token", "small": "small"}
+    drafts = {name: str(folder / f"{name}.gguf") for name in ("token", "small")}
+    drafts["drafted"] = "bundled"
     settings = InferenceSettings(
         models=["plain=bundled", *(f"{name}=bundled" for name in drafts)],
-        per_model={
-            name: {"draft_model": str(folder / f"{file}.gguf")} for name, file in drafts.items()
-        },
+        per_model={name: {"draft_model": source} for name, source in drafts.items()},
         listen="127.0.0.1:0",
         management_listen=None,
         engine=EngineSettings(slots=2, context_tokens=512, warm_up_s=0.2),
@@ -84,7 +81,7 @@ async def _model(rpc: Rpc, name: str) -> model_pb2.Model:
 async def test_a_model_names_its_draft_model(rpc: Rpc) -> None:
     models = [await _model(rpc, name) for name in ("plain", "drafted")]
 
-    assert [model.draft_model for model in models] == ["", "few"]
+    assert [model.draft_model for model in models] == ["", "demo-draft-q8_0"]
     assert models[0].size_bytes == models[1].size_bytes
 
 

@@ -2,9 +2,11 @@
 
 import asyncio
 import gc
+import json
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,10 @@ from inference_svc.config import InferenceSettings
 from inference_svc.model_pool.added_models import AddedModelsService
 from inference_svc.model_pool.added_models_file import (
     AddedModel,
+    AddedModels,
     AddedUpstream,
     read_added_models,
+    write_added_models,
     write_file_list,
 )
 from inference_svc.model_pool.catalog import ModelEntry
@@ -39,6 +43,10 @@ UNUSED = "0123456789abcdef" * 2
 ALIAS = "hf.co/o/r:Q4_K_M"
 
 
+async def _load_adapter(model: ModelEntry, path: Path) -> None:
+    raise AssertionError(f"{model.name} has no adapter {path}")
+
+
 @pytest.fixture
 def harness() -> PoolHarness:
     return PoolHarness("a")
@@ -55,10 +63,7 @@ def added(tmp_path: Path, harness: PoolHarness) -> AddedModelsService:
     for name in ("x.gguf", "x.gguf.part", "x.gguf.etag", "files.json.0123abcd.part"):
         (unused / name).touch()
 
-    async def load_adapter(model: ModelEntry, path: Path) -> None:
-        raise AssertionError(f"{model.name} has no adapter {path}")
-
-    return AddedModelsService(InferenceSettings(data_dir=tmp_path), harness.pool, load_adapter)
+    return AddedModelsService(InferenceSettings(data_dir=tmp_path), harness.pool, _load_adapter)
 
 
 @pytest.mark.parametrize("name", ["m", "own", ALIAS])
@@ -111,6 +116,61 @@ async def test_names_are_given_once(
         harness.catalog.check_free(name)
 
 
+async def test_a_model_is_added_with_its_draft_model(
+    added: AddedModelsService, harness: PoolHarness, tmp_path: Path
+) -> None:
+    """Also after a restart. Another one, and a file that may not be used, are refused."""
+    folder, again = tmp_path / "models", PoolHarness("a")
+    for name in ("tiny", "small", "other"):
+        write_model(folder / f"{name}.gguf")
+    write_model(tmp_path / "elsewhere.gguf")
+    wanted = AddedModel(
+        name="tiny", source=str(folder / "tiny.gguf"), draft_model=str(folder / "small.gguf")
+    )
+    await added.add(wanted, [])
+    await added.add(wanted, [])
+    await harness.pool.changes.wait_for(lambda: harness.catalog.has_model("tiny"))
+    for path in (folder / "none.gguf", tmp_path / "elsewhere.gguf", Path("none")):
+        with pytest.raises(InvalidField, match="draft_model"):
+            await added.add(replace(wanted, name="b", draft_model=str(path)), [])
+    with pytest.raises(ModelExists):
+        await added.add(replace(wanted, draft_model=str(folder / "other.gguf")), [])
+    settings = InferenceSettings(data_dir=tmp_path)
+    restarted = AddedModelsService(settings, again.pool, _load_adapter)
+    await restarted.start()
+    await again.pool.changes.wait_for(lambda: again.catalog.has_model("tiny"))
+
+    drafts = [each["tiny"].file.draft for each in (harness, again)]
+    assert [draft and draft.path for draft in drafts] == [folder / "small.gguf"] * 2
+    for service in (added, restarted):
+        await service.close()
+
+
+async def test_a_model_whose_draft_model_cannot_draft_is_failed(
+    added: AddedModelsService, harness: PoolHarness, tmp_path: Path
+) -> None:
+    """The reason names the field."""
+    model = write_model(tmp_path / "models" / "tiny.gguf")
+    draft = write_model(tmp_path / "models" / "encoder.gguf", llama__attention__causal=False)
+    await added.add(AddedModel(name="tiny", source=str(model), draft_model=str(draft)), [])
+    await harness.pool.changes.wait_for(lambda: bool(harness.catalog.pending["tiny"].problem))
+
+    assert "draft_model: encoder is of the class encoder" in harness.catalog.pending["tiny"].problem
+    await added.close()
+
+
+def test_a_model_without_a_draft_model_is_stored_as_before_there_were_any(tmp_path: Path) -> None:
+    """An older release, which knows no such field, can read it."""
+    plain, path = AddedModel(name="m", source="/m.gguf"), tmp_path / "added.json"
+    drafted = replace(plain, name="d", draft_model="/d.gguf")
+    models = {each.name: each for each in (plain, drafted)}
+    write_added_models(path, AddedModels(models, {}))
+
+    stored = json.loads(path.read_text())["models"]
+    assert ["draft_model" in each for each in stored] == [False, True]
+    assert read_added_models(path).models == models
+
+
 @pytest.mark.parametrize("num_turns", range(6))
 async def test_a_change_whose_caller_leaves_is_made_everywhere_or_nowhere(
     added: AddedModelsService, harness: PoolHarness, tmp_path: Path, num_turns: int
@@ -151,10 +211,7 @@ def upstream_service(tmp_path: Path, harness: PoolHarness) -> AddedModelsService
     write_model(tmp_path / "models" / "tiny.gguf")
     settings = InferenceSettings(data_dir=tmp_path, upstream_hosts=["127.0.0.1:9"])
 
-    async def load_adapter(model: ModelEntry, path: Path) -> None:
-        raise AssertionError(f"{model.name} has no adapter {path}")
-
-    return AddedModelsService(settings, harness.pool, load_adapter)
+    return AddedModelsService(settings, harness.pool, _load_adapter)
 
 
 def upstream_model(tmp_path: Path, *urls: str, **fields: Any) -> AddedModel:
@@ -213,6 +270,7 @@ async def test_an_upstream_without_a_source_is_used_in_text_mode(
         ((URL, URL + "/"), {}, "one is listed twice"),
         ((URL,), {"pinned": True}, "pinned.*not allowed with 'upstream'"),
         ((URL,), {"projector": "none"}, "projector.*not allowed with 'upstream'"),
+        ((URL,), {"draft_model": "hf:o/r/d.gguf"}, "draft_model.*not allowed with 'upstream'"),
         ((URL,), {"idle_ttl_s": 3.0}, "idle_ttl.*not allowed with 'upstream'"),
         ((URL,), {"source": "engine", "sha256": "0" * 64}, "sha256.*the source 'engine'"),
     ],

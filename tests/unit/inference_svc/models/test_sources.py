@@ -347,6 +347,13 @@ def test_a_draft_model_is_a_file_of_the_same_vocabulary(tmp_path: Path) -> None:
     assert _found_draft(model, None) is None
 
 
+def test_the_bundled_model_has_a_bundled_draft_model() -> None:
+    found = _found_draft(sources.BUNDLED_PATH, "bundled")
+
+    assert found is not None
+    assert (found.name, found.path) == ("demo-draft-q8_0", sources.BUNDLED_DRAFT_PATH)
+
+
 def test_a_draft_model_may_be_downloaded(tmp_path: Path) -> None:
     model, draft = write_model(tmp_path / "a.gguf"), write_model(tmp_path / "draft.gguf")
     file, asked = sources.describe_file(model, "big"), []

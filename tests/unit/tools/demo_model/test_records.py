@@ -33,16 +33,20 @@ def test_the_card_has_the_recorded_scores() -> None:
     assert card.PAGE.read_text() == card.page()
 
 
-def test_the_log_is_of_a_complete_run() -> None:
-    """The model and both adapters were trained to the last step, on the recorded corpora."""
-    log = (FOLDER / "training.txt").read_text()
+@pytest.mark.parametrize(
+    ("name", "trained"),
+    [("training.txt", ("model", "pirate", "robot")), ("training-draft.txt", ("draft",))],
+)
+def test_the_logs_are_of_complete_runs(name: str, trained: tuple[str, ...]) -> None:
+    """The model, both adapters and the draft model were trained to the last step, on the recorded
+    corpora."""
+    log = (FOLDER / name).read_text()
     ends = re.findall(r"step (\d+)/(\d+) .*\nwrote (\S+)", log)
     sizes = [int(size.replace(",", "")) for size in re.findall(r"steps, ([\d,]+) tokens", log)]
     corpora = [
-        json.loads((FOLDER / f"corpus-{name}.json").read_text())["num_tokens"]
-        for name in ("model", "pirate", "robot")
+        json.loads((FOLDER / f"corpus-{name}.json").read_text())["num_tokens"] for name in trained
     ]
 
-    assert len(ends) == 3
+    assert len(ends) == len(trained)
     assert all(done == total for done, total, _ in ends)
     assert sizes == pytest.approx(corpora, rel=0.02)
