@@ -1,4 +1,5 @@
-"""Engines of others for the part `upstream`: the stand-in of the tests, and vLLM.
+"""Engines of others for the part `upstream`: the stand-in of the tests, and vLLM, also without a
+server.
 
 vLLM serves a model in the shape of 0.5 B parameters with the bundled model's tokenizer. Its weights
 are its own dummies, so its text is noise.
@@ -6,22 +7,42 @@ are its own dummies, so its text is noise.
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from bench.paths import BUNDLED_MODEL, REPOSITORY
 from bench.random_model import SHAPES
-from bench.servers import MODEL_NAME, EngineShape, Server, free_ports, running, wait_until_ready
+from bench.servers import (
+    MODEL_NAME,
+    EngineShape,
+    Server,
+    ServerFailed,
+    free_ports,
+    running,
+    wait_until_ready,
+)
 from tools.demo_model.export_hf import export_tokenizer
 
 VLLM: Final = REPOSITORY / ".venv-engine-vllm/bin/python"
 """Where `make test-engines` installs it."""
 STAND_IN: Final = "stand-in"
+
+
+class BatchTimes(NamedTuple):
+    """What a batch took: seconds, and those of the processors by process."""
+
+    seconds: float
+    cpu_s: dict[str, float]
+
+
+RunBatch = Callable[[Sequence[str]], BatchTimes]
 
 
 def find_vllm() -> Path | None:
@@ -57,20 +78,51 @@ def vllm(python: Path, shape: EngineShape, folder: Path) -> Iterator[Server]:
         yield Server("vllm", url, {"vllm": child.process.pid}, (shlex.join(command),))
 
 
-def run_vllm_batch(
-    python: Path, shape: EngineShape, folder: Path, prompts: Sequence[str], output_tokens: int
-) -> float:
-    """Return the seconds of vLLM's own `LLM.generate` for all prompts."""
-    path = folder / "prompts.json"
-    path.write_text(json.dumps(prompts))
+@contextmanager
+def vllm_batch(
+    python: Path, shape: EngineShape, folder: Path, output_tokens: int
+) -> Iterator[RunBatch]:
+    """Start vLLM's own `LLM`, whose `generate` is called for the texts of each batch."""
     engine: dict[str, Any] = dict(vllm_engine(shape)) | {"enforce_eager": True}
     program = REPOSITORY / "bench/vllm_batch.py"
-    command = [str(python), str(program), json.dumps(engine), str(path), str(output_tokens)]
+    command = [str(python), str(program), json.dumps(engine), str(output_tokens)]
     environment = {**os.environ, **vllm_environment(shape)}
-    ran = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
-    # vLLM logs to the same output.
-    (line,) = [each for each in ran.stdout.splitlines() if each.startswith('{"seconds"')]
-    return float(json.loads(line)["seconds"])
+    with (
+        (folder / "vllm-batch.log").open("w") as log,
+        subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=environment,
+            start_new_session=True,  # as each server, since Linux divides cores among sessions
+        ) as process,
+    ):
+        _read_answer(process)
+
+        def run(prompts: Sequence[str]) -> BatchTimes:
+            print(json.dumps(prompts), file=process.stdin, flush=True)
+            took = _read_answer(process)
+            return BatchTimes(took["seconds"], {"vllm": took["cpu_s"]})
+
+        yield run
+
+
+def count_steps(engine: Server) -> float:
+    """Return how many steps vLLM's server has computed."""
+    with urllib.request.urlopen(f"{engine.url}/metrics") as answer:  # noqa: S310  # loopback
+        text = answer.read().decode()
+    found = re.findall(r"^vllm:iteration_tokens_total_count\S* (\S+)$", text, re.MULTILINE)
+    return sum(map(float, found))
+
+
+def _read_answer(process: subprocess.Popen[str]) -> dict[str, Any]:
+    for line in process.stdout or ():
+        if line.startswith('{"'):  # vLLM logs to the same output
+            answer: dict[str, Any] = json.loads(line)
+            return answer
+    raise ServerFailed(f"vLLM's own batch has ended with code {process.wait()}")
 
 
 def vllm_engine(shape: EngineShape) -> list[tuple[str, Any]]:

@@ -300,7 +300,15 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def wait_until_ready(url: str, *children: Child) -> None:
+def wait_until_served(server: Server) -> None:
+    """Wait until the model answers: an engine of others is probed first. Raises ServerFailed."""
+    body = json.dumps({"model": MODEL_NAME, "prompt": "a", "max_tokens": 1}).encode()
+    headers = {"Content-Type": "application/json"}
+    url = f"{server.url}/v1/completions"
+    wait_until_ready(urllib.request.Request(url, body, headers))  # noqa: S310  # our own URL
+
+
+def wait_until_ready(url: str | urllib.request.Request, *children: Child) -> None:
     """Wait until the URL answers with success. Raises ServerFailed."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
@@ -308,8 +316,9 @@ def wait_until_ready(url: str, *children: Child) -> None:
             if child.process.poll() is not None:
                 raise child.failure(f"the server exited with code {child.process.returncode}")
         try:
-            with urllib.request.urlopen(url, timeout=5):  # noqa: S310  # our own loopback URL
+            with urllib.request.urlopen(url, timeout=30):  # noqa: S310  # our own loopback URL
                 return
         except (urllib.error.URLError, ConnectionError, TimeoutError):
             time.sleep(0.1)
-    raise children[0].failure(f"the server was not ready after {START_TIMEOUT_S:.0f} s")
+    problem = f"the server was not ready after {START_TIMEOUT_S:.0f} s"
+    raise children[0].failure(problem) if children else ServerFailed(problem)

@@ -77,6 +77,7 @@ class Stage:
             if key:
                 self.run_grpc_load(server, WARM_UP, key)
             else:
+                servers.wait_until_served(server)
                 self.run_http_load(server, WARM_UP)
             yield server
 

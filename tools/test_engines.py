@@ -20,6 +20,8 @@ from tests.support import agentic, smg
 from tests.support.engine_servers import VARIABLES
 
 ROOT: Final = Path(__file__).resolve().parent.parent
+_HANGS_S: Final = 2400
+"""Longer than the limits of these tests, in which vLLM starts for minutes on a busy machine."""
 
 
 def main(arguments: list[str]) -> int:
@@ -35,7 +37,8 @@ def main(arguments: list[str]) -> int:
         print(f"{kind}: {_version(kind, program)} ({program})", flush=True)
     if not found:
         return 1
-    command = [sys.executable, "-m", "pytest", "-q", "tests/engines", *arguments]
+    limit = f"faulthandler_timeout={_HANGS_S}"
+    command = [sys.executable, "-m", "pytest", "-q", "-o", limit, "tests/engines", *arguments]
     return subprocess.run(command, cwd=ROOT, env=os.environ | found, check=False).returncode
 
 

@@ -2,18 +2,20 @@
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections import ChainMap
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import httpx
 
 from bench import engines, servers
 from bench.batch_load import LINES_AT_ONCE, run_batch
 from bench.contest import Contest, Turn, alternate, run_rounds
+from bench.engines import BatchTimes
 from bench.measurement import (
     CORRAL,
     Measurement,
@@ -55,6 +57,7 @@ class Sizes(NamedTuple):
 
 FULL = Sizes((1, 16), 128, 32, 2, batch_lines=1000, rounds=5, batch_rounds=3)
 QUICK = Sizes((1, 16), 16, 8, 1, batch_lines=20, rounds=1, batch_rounds=1)
+
 BATCH_TOKENS = 16
 """Of a line of a batch, in and out."""
 _ANSWER_S = 600.0
@@ -183,18 +186,24 @@ def _batches(
     with the same number of prompts."""
     sizes = stage.sizes(FULL, QUICK)
     beside = {"CORRAL_CONTROL_INFERENCE_TARGET": corral.grpc_target}
-    with stage.control("control", beside) as control:
+    with (
+        stage.control("control", beside) as control,
+        engines.vllm_batch(python, shape, stage.folder, BATCH_TOKENS) as run_vllm_batch,
+    ):
         for number in range(sizes.batch_rounds):
             # Prompts of its own for each that asks the same engine, which keeps their prefixes.
             prompts, others = (_batch_prompts(sizes, 2 * number + each) for each in range(2))
             turns = {
-                CORRAL: partial(_own_batch_s, stage, control, prompts),
-                VLLM_BATCH: partial(_vllm_batch_s, stage, python, shape, prompts),
-                VLLM_WHOLE: partial(_whole_answers_s, stage, engine, others),
+                CORRAL: partial(_own_batch, stage, (engine, corral, control), prompts),
+                VLLM_BATCH: partial(run_vllm_batch, prompts),
+                VLLM_WHOLE: partial(_whole_answers, stage, engine, others),
             }
             for system, turn in alternate([*turns.items()], number):
-                speed = len(prompts) * BATCH_TOKENS / turn()
-                yield Measurement(BATCH, number, system, speed)
+                steps, took = engines.count_steps(engine), turn()
+                steps = (engines.count_steps(engine) - steps) / len(prompts)
+                figures = {"steps_per_line": round(steps, 3)} if steps else {}
+                speed = len(prompts) * BATCH_TOKENS / took.seconds
+                yield Measurement(BATCH, number, system, speed, figures, took.cpu_s)
 
 
 def _batch_prompts(sizes: Sizes, number: int) -> list[str]:
@@ -202,22 +211,26 @@ def _batch_prompts(sizes: Sizes, number: int) -> list[str]:
     return load.in_round(number).text_prompts()
 
 
-def _own_batch_s(stage: Stage, control: Server, prompts: Sequence[str]) -> float:
+def _own_batch(stage: Stage, asked: Sequence[Server], prompts: Sequence[str]) -> BatchTimes:
+    """Run a batch at the last of the servers that are `asked`."""
     fields = {"model": MODEL_NAME, "max_tokens": BATCH_TOKENS, "ignore_eos": True, "temperature": 0}
     bodies = [{**fields, "prompt": prompt} for prompt in prompts]
+    return _run(stage, asked, run_batch(asked[-1].grpc_target, bodies, COMPLETIONS))
+
+
+def _whole_answers(stage: Stage, engine: Server, prompts: Sequence[str]) -> BatchTimes:
+    return _run(stage, [engine], _ask_all(engine.url, prompts))
+
+
+def _run(stage: Stage, asked: Sequence[Server], load: Coroutine[Any, Any, None]) -> BatchTimes:
+    before = ChainMap(*(server.cpu_seconds() for server in asked))
     started = time.perf_counter()
-    stage.runner.run(run_batch(control.grpc_target, bodies, COMPLETIONS))
-    return time.perf_counter() - started
-
-
-def _vllm_batch_s(stage: Stage, python: Path, shape: EngineShape, prompts: Sequence[str]) -> float:
-    return engines.run_vllm_batch(python, shape, stage.folder, prompts, BATCH_TOKENS)
-
-
-def _whole_answers_s(stage: Stage, engine: Server, prompts: Sequence[str]) -> float:
-    started = time.perf_counter()
-    stage.runner.run(_ask_all(engine.url, prompts))
-    return time.perf_counter() - started
+    stage.runner.run(load)
+    seconds = time.perf_counter() - started
+    after = ChainMap(*(server.cpu_seconds() for server in asked))
+    return BatchTimes(
+        seconds, {role: round(after[role] - before.get(role, 0.0), 2) for role in after}
+    )
 
 
 async def _ask_all(url: str, prompts: Sequence[str]) -> None:

@@ -6,8 +6,8 @@ results were not committed run again.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -36,8 +36,10 @@ _log = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")
 _MAX_REQUEST_BYTES: Final = 64 << 20
 """Maximum total size of the requests that are running or queued in memory."""
-_COMMIT_INTERVAL_S: Final = 0.05
-"""How long results are collected before they are committed together."""
+_COMMIT_INTERVAL_S: Final = 1.0
+"""How long results are collected before they are committed together, while other lines run and
+there are fewer than `_COMMIT_RESULTS`: a commit takes as much processor time as a line."""
+_COMMIT_RESULTS: Final = 16
 _DEFAULT_RETRY_S: Final = 1.0
 _MAX_LIMIT_WAIT_S: Final = 60.0
 _WINDOW_CHECK_S: Final = 1.0
@@ -109,7 +111,8 @@ class BatchRunner:
 
         async def run(line: PendingLine) -> None:
             try:
-                await self._run_line(batch, context, line, committer)
+                with committer.running_line():
+                    await self._run_line(batch, context, line, committer)
             finally:
                 tasks.release()
                 memory.release(len(line.request))
@@ -184,28 +187,53 @@ class _ResultCommitter:
         self._batch = batch
         self._context = context
         self._group = _Group()
+        self._num_running = self._num_waiting = 0
+        """Lines, and those of them that wait for a commit."""
         self._has_results = asyncio.Event()
-        self._is_closing = asyncio.Event()
+        self._is_due = asyncio.Event()
+        self._is_closing = False
+
+    @contextmanager
+    def running_line(self) -> Iterator[None]:
+        """A line runs, and may add its result."""
+        self._num_running += 1
+        try:
+            yield
+        finally:
+            self._num_running -= 1
+            self._commit_if_all_wait()
 
     async def add(self, result: LineResult) -> None:
         """Add the result of a line and wait until it is committed."""
         self._group.results.append(result)
-        await self._wait_for_commit()
+        await self._wait_for_commit(is_due=len(self._group.results) >= _COMMIT_RESULTS)
 
     async def set_engine_deaths(self, number: int, deaths: int) -> None:
         """Set how many engines died while they ran a line, and wait until it is committed."""
         self._group.deaths[number] = deaths
-        await self._wait_for_commit()
+        await self._wait_for_commit(is_due=True)
 
-    async def _wait_for_commit(self) -> None:
+    async def _wait_for_commit(self, *, is_due: bool) -> None:
         group = self._group
         self._has_results.set()
-        await group.committed.wait()
+        if is_due:
+            self._is_due.set()
+        self._num_waiting += 1
+        self._commit_if_all_wait()
+        try:
+            await group.committed.wait()
+        finally:
+            self._num_waiting -= 1
+
+    def _commit_if_all_wait(self) -> None:
+        if self._has_results.is_set() and self._num_waiting == self._num_running:
+            self._is_due.set()
 
     def close(self) -> None:
         """Make `run` return after the next commit."""
-        self._is_closing.set()
+        self._is_closing = True
         self._has_results.set()
+        self._is_due.set()
 
     async def run(self) -> None:
         """Commit results until closed. Raises LeaseLost."""
@@ -214,9 +242,10 @@ class _ResultCommitter:
             await self._has_results.wait()
             with suppress(TimeoutError):
                 async with asyncio.timeout(_COMMIT_INTERVAL_S):
-                    await self._is_closing.wait()
-            is_last = self._is_closing.is_set()
+                    await self._is_due.wait()
+            is_last = self._is_closing
             self._has_results.clear()
+            self._is_due.clear()
             group, self._group = self._group, _Group()
             if group.results or group.deaths:
                 await self._commit(group)

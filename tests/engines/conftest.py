@@ -21,6 +21,8 @@ class Served:
 
     engine: RunningEngine
     corral: Corral
+    token: str
+    """Of its operator."""
 
 
 @pytest.fixture(scope="session", params=VARIABLES)
@@ -40,7 +42,7 @@ def served(engine: RunningEngine, tmp_path_factory: pytest.TempPathFactory) -> I
     flags = ("--engine", f"{ENGINE}={engine.url}", "--tokenizer", tokenizer)
     folder = tmp_path_factory.mktemp(f"corral-{engine.kind}")
     with corral_up(folder, *flags, "--model", f"{LOCAL}=bundled") as corral:
-        yield Served(engine, corral)
+        yield Served(engine, corral, (folder / "data" / "service-token").read_text().strip())
 
 
 @pytest.fixture

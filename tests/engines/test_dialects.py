@@ -7,8 +7,10 @@ import httpx
 import openai
 import pytest
 
+from svc_kit.rpc.client import open_channel
 from tests.engines.conftest import ENGINE, Served
 from tests.support.batches import CHAT, batch_line
+from tests.support.operators import Operator
 from tests.support.rpc import CAPITAL
 from tests.support.sdk import WEATHER
 from tests.support.sdk_batches import read_batch, start_batch, wait_for_batch
@@ -172,3 +174,36 @@ def test_a_run_is_completed(client: openai.OpenAI) -> None:
 
     assert run.status == "completed"
     assert [part.text.value for part in latest.content if part.type == "text"] == [ANSWER]
+
+
+async def refusal_after(client: openai.AsyncOpenAI, answers: list[Any]) -> str:
+    """Append answers until the limit is known and used up; return the message of the refusal."""
+    while True:
+        try:
+            answers.append(await client.chat.completions.create(model=ENGINE, messages=QUESTION))
+        except openai.RateLimitError as refusal:
+            return refusal.message
+
+
+async def test_limits_and_usage_count_what_the_engine_answers(
+    served: Served, client: openai.OpenAI
+) -> None:
+    client.chat.completions.create(model=ENGINE, messages=QUESTION)  # waits until it is served
+    async with open_channel(served.corral.control, token=served.token) as channel:
+        operator = Operator(channel)
+        await operator.create_project("limited")
+        created = await operator.create_key("limited")
+        await operator.create_limit("calls", "REQUESTS", 2, "MONTH", key=created.key.id)
+        answers: list[Any] = []
+        async with served.corral.sdk(created.secret) as limited:
+            refused = await refusal_after(limited, answers)
+        while True:
+            sums = (await operator.list_usage(key=created.key.id)).sums
+            if sum(each.counts.requests for each in sums) >= len(answers):
+                break
+
+    assert "'calls'" in refused
+    assert sum(each.counts.requests for each in sums) == len(answers) >= 2
+    for field in ("prompt_tokens", "completion_tokens"):
+        counted = sum(getattr(each.counts, field) for each in sums)
+        assert counted == sum(getattr(each.usage, field) for each in answers)

@@ -1,6 +1,7 @@
 """BatchRunner: retries lines, survives database failures, and isolates lines that crash engines."""
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -47,6 +48,7 @@ class Rows:
         self.read_errors: list[Exception] = []
         self.commit_errors: list[Exception] = []
         """Raised after successful commits."""
+        self.num_writes = 0
         self.claim = Claim(
             project=P, job_id="j", fence=1, kind="batch", subject="b", attempt=1, engine_deaths=0
         )
@@ -89,6 +91,7 @@ class Rows:
         if self.write_errors:
             raise self.write_errors.pop(0)
         result = await self._transactions.write(work)
+        self.num_writes += 1
         if self.commit_errors:
             raise self.commit_errors.pop(0)
         return result
@@ -132,6 +135,8 @@ class Lines:
         self.started = asyncio.Condition()
         self.may_end = asyncio.Event()
         self.may_end.set()
+        self.between_s = 0.0
+        """A line takes that much longer than the one before it."""
 
     async def wait_for_start(self, number: int) -> None:
         async with self.started:
@@ -146,6 +151,7 @@ class Lines:
             self.started.notify_all()
         try:
             await self.may_end.wait()
+            await asyncio.sleep(self.between_s * line.number)
             for _ in range(5):
                 await asyncio.sleep(0)
                 if line.number in self.fragile and self.running != {line.number}:
@@ -191,6 +197,19 @@ async def test_every_line_ends_once_and_is_counted(rows: Rows, lines: Lines) -> 
     assert sorted(await rows.ended()) == list(range(1, 101))
     assert (batch.counts.completed, batch.counts.pending) == (100, 0)
     assert batch.usage == TokenUsage(100, 0, 200, 0)
+
+
+async def test_results_that_come_one_after_the_other_are_committed_together(
+    rows: Rows, lines: Lines
+) -> None:
+    """About once in a second, and at once when no other line runs."""
+    await rows.insert(9)
+    lines.between_s = 0.1
+    started = time.monotonic()
+    await run(rows, lines, AdaptiveConcurrency(9))
+    elapsed_s = time.monotonic() - started
+
+    assert rows.num_writes <= elapsed_s + 2
 
 
 async def test_results_are_committed_once_the_database_is_back(rows: Rows, lines: Lines) -> None:
