@@ -40,6 +40,7 @@ _COMMIT_INTERVAL_S: Final = 1.0
 """How long results are collected before they are committed together, while other lines run and
 there are fewer than `_COMMIT_RESULTS`: a commit takes as much processor time as a line."""
 _COMMIT_RESULTS: Final = 16
+"""No more than lines may run at once, of whose tasks the other half would wait too."""
 _DEFAULT_RETRY_S: Final = 1.0
 _MAX_LIMIT_WAIT_S: Final = 60.0
 _WINDOW_CHECK_S: Final = 1.0
@@ -61,7 +62,8 @@ class BatchRunner:
         """
         if await self._remaining_s(batch, context) <= 0:
             return
-        committer = _ResultCommitter(batch, context)
+        most = min(_COMMIT_RESULTS, self._concurrency.max_limit)
+        committer = _ResultCommitter(batch, context, most)
         running = asyncio.create_task(self._run_lines(batch, context, committer))
         committing = asyncio.create_task(committer.run())
         cancelled = asyncio.create_task(context.cancelled.wait())
@@ -181,11 +183,12 @@ class BatchRunner:
 
 
 class _ResultCommitter:
-    """Commits the results of lines in groups."""
+    """Commits the results of lines in groups of at most about `most`."""
 
-    def __init__(self, batch: Batch, context: JobContext) -> None:
+    def __init__(self, batch: Batch, context: JobContext, most: int) -> None:
         self._batch = batch
         self._context = context
+        self._most = most
         self._group = _Group()
         self._num_running = self._num_waiting = 0
         """Lines, and those of them that wait for a commit."""
@@ -206,7 +209,7 @@ class _ResultCommitter:
     async def add(self, result: LineResult) -> None:
         """Add the result of a line and wait until it is committed."""
         self._group.results.append(result)
-        await self._wait_for_commit(is_due=len(self._group.results) >= _COMMIT_RESULTS)
+        await self._wait_for_commit(is_due=len(self._group.results) >= self._most)
 
     async def set_engine_deaths(self, number: int, deaths: int) -> None:
         """Set how many engines died while they ran a line, and wait until it is committed."""

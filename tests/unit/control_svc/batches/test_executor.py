@@ -212,6 +212,15 @@ async def test_results_that_come_one_after_the_other_are_committed_together(
     assert rows.num_writes <= elapsed_s + 2
 
 
+async def test_no_more_results_wait_than_lines_run_at_once(rows: Rows, lines: Lines) -> None:
+    """Others could not start meanwhile."""
+    await rows.insert(8)
+    lines.between_s = 0.05
+    await run(rows, lines, AdaptiveConcurrency(2))
+
+    assert rows.num_writes >= 3
+
+
 async def test_results_are_committed_once_the_database_is_back(rows: Rows, lines: Lines) -> None:
     """No line runs again."""
     await rows.insert(20)
