@@ -1,6 +1,6 @@
 """Models with a draft model in a whole service: its answers, what it tells of itself, refusals.
 
-Whether a step drafts is decided by measured times, so the tests do not require drafts.
+Whether a step drafts is decided by measured times, so that drafts may have to be waited for.
 """
 
 from collections.abc import AsyncIterator
@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from corral.inference.v1 import engine_service_pb2 as engine_pb
 from corral.inference.v1 import generation_pb2, model_pb2
 from corral.inference.v1 import inference_service_pb2 as pb
 
@@ -72,6 +73,22 @@ async def test_answers_are_those_without_a_draft_model(rpc: Rpc) -> None:
     assert 0 <= usage.draft_model_tokens <= usage.draft_tokens
     assert 0 <= usage.accepted_draft_model_tokens <= usage.draft_model_tokens
     assert disabled.done.usage.draft_tokens == plain.done.usage.draft_model_tokens == 0
+
+
+async def test_usage_and_load_count_the_tokens_of_a_draft_model(rpc: Rpc) -> None:
+    """A sequence that runs alone tries drafts now and then, whatever was measured."""
+    used: list[generation_pb2.Usage] = []
+    while not sum(usage.accepted_draft_model_tokens for usage in used):
+        used.append((await rpc.generate(_completion("drafted"))).done.usage)
+    drafted = sum(usage.draft_model_tokens for usage in used)
+
+    watch = rpc.engine.WatchLoad(engine_pb.WatchLoadRequest())
+    async for answer in watch:
+        load = answer.load
+        if load.draft_model_tokens_total >= drafted:
+            watch.cancel()
+            break
+    assert 0 < load.accepted_draft_model_tokens_total < load.draft_model_tokens_total
 
 
 async def _model(rpc: Rpc, name: str) -> model_pb2.Model:
