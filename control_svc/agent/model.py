@@ -106,6 +106,8 @@ class Progress:
     work: Work = NO_WORK
     token_ids: list[int] = field(default_factory=list)
     """Sampled tokens of the open turn."""
+    held_logprobs: Sequence[bytes] = ()
+    """Those that are held back behind the tokens, serialized."""
     drafts: list[Draft] = field(default_factory=list)
     """Items of the open turn so far."""
     open_calls: list[Item] = field(default_factory=list)
@@ -124,7 +126,7 @@ class Progress:
     def add_turn(self, turn: "TurnResult", *, awaits_client: bool) -> None:
         """Count a completed and stored turn."""
         self.work = self.work.add_turn(turn, awaits_client=awaits_client)
-        self.token_ids, self.drafts = [], []
+        self.token_ids, self.held_logprobs, self.drafts = [], (), []
 
 
 class Outcome(StrEnum):

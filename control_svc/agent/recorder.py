@@ -12,7 +12,7 @@ from google.protobuf.message import Message as Proto
 from control_svc.agent.drafts import Draft, DraftEvent, ItemAdded
 from control_svc.agent.model import NO_USAGE, TurnResult, add_usage
 from control_svc.db.transaction import Transaction
-from control_svc.event_log.model import Change, FinalEvents, encode_events
+from control_svc.event_log.model import NOTHING_HELD, Change, FinalEvents, Held, encode_events
 from control_svc.event_log.queries import StreamQueries
 from control_svc.inference.turns import Started, TurnUsage
 from control_svc.items.model import CustomToolCall, FunctionCall, Item, Message, Reasoning
@@ -22,9 +22,14 @@ class EventSink(Protocol):
     """Stores events and rows; the `StreamWriter` of a job is one. Methods may raise LeaseLost."""
 
     async def add(
-        self, events: Sequence[bytes], token_ids: Sequence[int] = (), *, turn: int = 0
+        self,
+        events: Sequence[bytes],
+        token_ids: Sequence[int] = (),
+        *,
+        turn: int = 0,
+        held: Held = NOTHING_HELD,
     ) -> None:
-        """Append events, and the tokens of a turn from which they result."""
+        """Append events, the tokens of a turn from which they result, and what is held back."""
 
     async def commit(self, change: Change[None], *, progress: bool = False) -> None:
         """Commit the events and a change of rows in one transaction."""
@@ -42,7 +47,12 @@ class TransactionSink:
         self._events: list[bytes] = []
 
     async def add(
-        self, events: Sequence[bytes], token_ids: Sequence[int] = (), *, turn: int = 0
+        self,
+        events: Sequence[bytes],
+        token_ids: Sequence[int] = (),
+        *,
+        turn: int = 0,
+        held: Held = NOTHING_HELD,
     ) -> None:
         """Collect events for `conclude`."""
         self._events += events
@@ -63,7 +73,12 @@ class NullSink:
         self._send = send
 
     async def add(
-        self, events: Sequence[bytes], token_ids: Sequence[int] = (), *, turn: int = 0
+        self,
+        events: Sequence[bytes],
+        token_ids: Sequence[int] = (),
+        *,
+        turn: int = 0,
+        held: Held = NOTHING_HELD,
     ) -> None:
         if events:
             await self._send(events)
@@ -80,6 +95,8 @@ class OpenTurn(NamedTuple):
 
     drafts: Sequence[Draft]
     token_ids: Sequence[int]
+    held: Sequence[bytes] = ()
+    """The log probabilities that are held back behind the tokens, as they were recorded."""
 
 
 NO_TURN: Final = OpenTurn((), ())
@@ -95,7 +112,8 @@ async def read_open_turn(
     streams = StreamQueries(tx)
     events = await streams.events_of_turn(stream_id, number)
     token_ids = await streams.tokens(stream_id, number)
-    return OpenTurn(restore_drafts(event.data for event in events), token_ids)
+    held = await streams.held(stream_id, number)
+    return OpenTurn(restore_drafts(event.data for event in events), token_ids, held)
 
 
 def items_of_open_turn(output: Sequence[Item], *, awaits_client: bool) -> list[Item]:
@@ -143,16 +161,21 @@ class TurnRecorder(ABC):
         self.ignored_parameters = tuple(names)
 
     async def record(
-        self, turn: int, changes: Sequence[DraftEvent], token_ids: Sequence[int]
+        self,
+        turn: int,
+        changes: Sequence[DraftEvent],
+        token_ids: Sequence[int],
+        held: Held = NOTHING_HELD,
     ) -> None:
-        """Record output. `changes` is empty while the text of the tokens is held back."""
+        """Record output, with the log probabilities of its tokens that are held back. `changes` is
+        empty while the text of the tokens is."""
         self.usage = add_usage(self.usage, TurnUsage(0, 0, len(token_ids), 0))
         self._drafts += [each.draft for each in changes if isinstance(each, ItemAdded)]
         events = self._translate(changes)
         if events is None:
             return
         if events or token_ids:
-            await self.sink.add(encode_events(events), token_ids, turn=turn)
+            await self.sink.add(encode_events(events), token_ids, turn=turn, held=held)
         if self._changes:
             await self.sink.commit(self._pop_changes())
 

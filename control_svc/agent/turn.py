@@ -10,6 +10,7 @@ from control_svc.agent.drafts import CUSTOM_TOOL_TARGET, DraftKind, ToolTarget, 
 from control_svc.agent.model import PROMPT_LIMIT, HostedTool, LoopSettings, Progress
 from control_svc.agent.prompt import CUSTOM_INPUT, compact_json, turn_messages
 from control_svc.agent.recorder import TurnRecorder
+from control_svc.event_log.model import Held
 from control_svc.inference import turns
 from control_svc.items.model import Item
 from control_svc.tools.model import (
@@ -92,6 +93,7 @@ def turn_request(
         effort=settings.effort,
         seed=settings.seed + work.num_turns,
         token_ids=tuple(progress.token_ids),
+        held_logprobs=tuple(progress.held_logprobs),
         priority=settings.priority,
         label=settings.label,
         keep_for=settings.keep_for,
@@ -223,7 +225,9 @@ class TurnReader:
             case ChatDelta():
                 deltas, self._continued = [*self._continued, event], []
                 changes = [change for delta in deltas for change in self.draft.apply(delta)]
-                await self._recorder.record(self._number, changes, tuple(event.token_ids))
+                parts = tuple(each.SerializeToString() for each in event.held_logprobs)
+                held = Held(parts, event.num_held)
+                await self._recorder.record(self._number, changes, tuple(event.token_ids), held)
             case turns.FinishReason():
                 self._reason = event
             case turns.TurnUsage():

@@ -62,6 +62,23 @@ class Event(NamedTuple):
     data: bytes
 
 
+class Held(NamedTuple):
+    """What is held back behind tokens of a turn, in opaque parts."""
+
+    parts: Sequence[bytes] = ()
+    """Those of the tokens, each once."""
+    num_held: int = 0
+    """How many are held back: these, and before them the last ones of earlier tokens."""
+
+    def then(self, later: "Held") -> "Held":
+        """What is held back behind these tokens and later ones."""
+        parts = (*self.parts, *later.parts)
+        return Held(parts[max(0, len(parts) - later.num_held) :], later.num_held)
+
+
+NOTHING_HELD: Final = Held()
+
+
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """Events that are stored in one row, with the tokens of a turn that produced them.
@@ -72,13 +89,28 @@ class Chunk:
     events: Sequence[bytes] = ()
     turn: int = 0
     token_ids: Sequence[int] = ()
+    held: Held = NOTHING_HELD
+
+    def extended(self, later: "Chunk") -> "Chunk":
+        """Both as one, of the same turn. Events without tokens change nothing of what is held."""
+        return Chunk(
+            [*self.events, *later.events],
+            self.turn,
+            [*self.token_ids, *later.token_ids],
+            self.held.then(later.held) if later.token_ids else self.held,
+        )
 
 
-def in_chunks(events: Sequence[bytes], turn: int = 0, token_ids: Sequence[int] = ()) -> list[Chunk]:
+def in_chunks(
+    events: Sequence[bytes],
+    turn: int = 0,
+    token_ids: Sequence[int] = (),
+    held: Held = NOTHING_HELD,
+) -> list[Chunk]:
     """Split events into chunks of at most `MAX_CHUNK_EVENTS`; at least one chunk."""
     first, rest = events[:MAX_CHUNK_EVENTS], range(MAX_CHUNK_EVENTS, len(events), MAX_CHUNK_EVENTS)
     return [
-        Chunk(first, turn, token_ids),
+        Chunk(first, turn, token_ids, held),
         *(Chunk(events[start : start + MAX_CHUNK_EVENTS], turn) for start in rest),
     ]
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
+from functools import reduce
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -28,9 +29,11 @@ from control_svc.db.transaction import (
 )
 from control_svc.event_log.model import (
     MAX_CHUNK_EVENTS,
+    NOTHING_HELD,
     Addition,
     Chunk,
     Event,
+    Held,
     ReadResult,
     Stream,
     StreamClosed,
@@ -75,6 +78,7 @@ class StreamChunkRow(OwnedRow):
     position: Mapped[int] = mapped_column(sa.BigInteger, primary_key=True)
     num_events: Mapped[int] = mapped_column(sa.Integer)
     events: Mapped[bytes] = mapped_column(sa.LargeBinary)
+    """`num_events` texts, and behind them, where release 0.2 reads nothing, `_pack_held`."""
     turn: Mapped[int] = mapped_column(sa.Integer)
     token_ids: Mapped[bytes] = mapped_column(sa.LargeBinary)
 
@@ -167,6 +171,16 @@ class StreamQueries(Queries):
             .order_by(StreamChunkRow.past, StreamChunkRow.position)
         )
         return unpack_ints(b"".join(packed))
+
+    async def held(self, stream_id: str, turn: int) -> Sequence[bytes]:
+        """Read what is held back behind the tokens of a turn."""
+        chunk = StreamChunkRow
+        rows = await self._session.execute(
+            sa.select(chunk.num_events, chunk.events)
+            .where(*self._in_turn(stream_id, turn), chunk.token_ids != b"")
+            .order_by(chunk.past, chunk.position)
+        )
+        return reduce(Held.then, (_unpack_held(*row) for row in rows), NOTHING_HELD).parts
 
     async def events_of_turn(self, stream_id: str, turn: int) -> list[Event]:
         """Read the events of a turn, from which a worker restores the turn."""
@@ -308,10 +322,27 @@ def _chunk_row(key: StreamKey, past: int, position: int, chunk: Chunk) -> dict[s
         "past": past,
         "position": position,
         "num_events": len(chunk.events),
-        "events": pack_texts(chunk.events),
+        "events": pack_texts(chunk.events) + _pack_held(chunk.held),
         "turn": chunk.turn,
         "token_ids": pack_ints(chunk.token_ids),
     }
+
+
+def _pack_held(held: Held) -> bytes:
+    """How many are held back, how many parts follow, and these; nothing if nothing is held."""
+    return (
+        pack_ints([held.num_held, len(held.parts)]) + pack_texts(held.parts)
+        if held.num_held
+        else b""
+    )
+
+
+def _unpack_held(num_events: int, packed: bytes) -> Held:
+    start = 4 * num_events + sum(map(len, unpack_texts(packed, num_events)))
+    if start == len(packed):
+        return NOTHING_HELD
+    count, num_parts = unpack_ints(packed[start : start + 8])
+    return Held(unpack_texts(packed[start + 8 :], num_parts), count)
 
 
 def _unpack_rows(rows: Any) -> list[Event]:

@@ -15,11 +15,13 @@ from typing import Final, Protocol, TypeVar
 from control_svc.db.transaction import Transaction
 from control_svc.event_log.model import (
     MAX_CHUNK_EVENTS,
+    NOTHING_HELD,
     Addition,
     Change,
     Chunk,
     Event,
     FinalEvents,
+    Held,
     Stream,
     StreamKey,
     in_chunks,
@@ -80,7 +82,12 @@ class StreamWriter:
     # ---- called by the job handler
 
     async def add(
-        self, events: Sequence[bytes], token_ids: Sequence[int] = (), *, turn: int = 0
+        self,
+        events: Sequence[bytes],
+        token_ids: Sequence[int] = (),
+        *,
+        turn: int = 0,
+        held: Held = NOTHING_HELD,
     ) -> None:
         """Append events and tokens of a turn, which the next group commit makes visible.
 
@@ -89,8 +96,9 @@ class StreamWriter:
         while self._num_bytes > BUFFER_BYTES and self._failure is None:
             await self._progress.wait()
         self._check()
-        self._num_bytes += sum(map(len, events)) + TOKEN_BYTES * len(token_ids)
-        self._append(in_chunks(events, turn, token_ids))
+        chunks = in_chunks(events, turn, token_ids, held)
+        self._num_bytes += sum(map(_size, chunks))
+        self._append(chunks)
         self._ready()
 
     async def flush(self) -> None:
@@ -211,9 +219,7 @@ class StreamWriter:
         first, *rest = chunks
         last = self._buffer[-1] if len(self._buffer) > self._num_sealed else None
         if last is not None and _can_merge(last, first):
-            self._buffer[-1] = Chunk(
-                [*last.events, *first.events], last.turn, [*last.token_ids, *first.token_ids]
-            )
+            self._buffer[-1] = last.extended(first)
         else:
             self._buffer.append(first)
         self._buffer.extend(rest)
@@ -248,4 +254,5 @@ def _can_merge(one: Chunk, other: Chunk) -> bool:
 
 
 def _size(chunk: Chunk) -> int:
-    return sum(map(len, chunk.events)) + TOKEN_BYTES * len(chunk.token_ids)
+    texts = (*chunk.events, *chunk.held.parts)
+    return sum(map(len, texts)) + TOKEN_BYTES * len(chunk.token_ids)

@@ -217,7 +217,8 @@ def _options(request: turns.TurnRequest) -> generation.GenerationOptions:
     elif request.format is not None:
         options.constraint.json_object = True
     if request.token_ids:
-        options.resume.add(index=0, output_token_ids=request.token_ids)
+        held = map(generation.ChosenLogprob.FromString, request.held_logprobs)
+        options.resume.add(index=0, output_token_ids=request.token_ids, held_logprobs=held)
     return options
 
 

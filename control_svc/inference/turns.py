@@ -154,6 +154,8 @@ class TurnRequest:
     """A resumed turn has the seed of its first attempt."""
     token_ids: tuple[int, ...] = ()
     """Tokens sampled by earlier attempts; empty for the first attempt."""
+    held_logprobs: tuple[bytes, ...] = ()
+    """Those that were held back behind these tokens (`ChatDelta.held_logprobs`), serialized."""
     priority: JobPriority = JobPriority.INTERACTIVE
     label: str = ""
     """The id of the object, for the logs of the inference service."""

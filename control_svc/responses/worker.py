@@ -221,6 +221,7 @@ def _progress(recorder: ResponseRecorder, approved_calls: Sequence[Item]) -> Pro
     return Progress(
         work=work,
         token_ids=list(recorder.open_turn.token_ids),
+        held_logprobs=recorder.open_turn.held,
         drafts=list(recorder.open_turn.drafts),
         open_calls=[
             item

@@ -117,6 +117,7 @@ class RunWorker(LoopWorker[RunRecorder]):
             progress=Progress(
                 work=run.work,
                 token_ids=list(recorder.open_turn.token_ids),
+                held_logprobs=recorder.open_turn.held,
                 drafts=list(recorder.open_turn.drafts),
                 open_calls=[i for i in recorder.searches if i.status is ItemStatus.IN_PROGRESS],
             ),

@@ -154,6 +154,9 @@ class GenerationProgress:
             self._update_held(choice.held_logprobs, delta)
         if not self._wants_ids:
             delta.ClearField("token_ids")
+            if self._holds_logprobs:
+                delta.ClearField("held_logprobs")
+                delta.ClearField("num_held")
         return self._release(choice)
 
     @staticmethod
@@ -161,8 +164,6 @@ class GenerationProgress:
         held += delta.held_logprobs
         while len(held) > delta.num_held:
             held.popleft()
-        delta.ClearField("held_logprobs")
-        delta.ClearField("num_held")
 
     def _finished(self, choice: _Choice, message: Any) -> Sequence[Any]:
         if choice.is_finished:

@@ -46,6 +46,7 @@ class Turn:
     """Pairs of name and arguments."""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[generation.ChosenLogprob] = field(default_factory=list)
+    held_logprobs: list[bytes] = field(default_factory=list)
     reason: turns.FinishReason | None = None
     usage: turns.TurnUsage | None = None
 
@@ -57,6 +58,9 @@ class Turn:
             self.calls[piece.index] = (name + piece.name, arguments + piece.arguments_json)
         self.token_ids += delta.token_ids
         self.logprobs += delta.logprobs
+        if delta.token_ids:
+            self.held_logprobs += [each.SerializeToString() for each in delta.held_logprobs]
+            del self.held_logprobs[: len(self.held_logprobs) - delta.num_held]
 
     def is_suffix_of(self, other: "Turn") -> bool:
         return all(text.endswith(suffix) for suffix, text in self._pairs(other))
@@ -163,6 +167,10 @@ def combine(events: Sequence[Any], partial: Turn | None = None) -> Turn:
         pytest.param(make_turn("Describe Ann, who is 31.", format=PERSON), id="schema"),
         pytest.param(make_turn("Tell me a story.", max_tokens=30), id="cut"),
         pytest.param(make_turn("Tell me a story.", stop=" the "), id="stopped"),
+        pytest.param(
+            make_turn("Tell me a story.", stop=" the moon zzz", logprobs=True),
+            id="log probabilities held back",
+        ),
     ],
 )
 async def test_a_turn_can_be_resumed_after_each_token(
@@ -175,7 +183,8 @@ async def test_a_turn_can_be_resumed_after_each_token(
     sent = {len(so_far.token_ids): so_far for so_far in states_after_deltas(events)}
     before = full
     for cut in range(len(full.token_ids) + 1):
-        resumed = replace(turn_request, token_ids=tuple(full.token_ids[:cut]))
+        held = tuple(sent[cut].held_logprobs) if cut in sent else ()
+        resumed = replace(turn_request, token_ids=tuple(full.token_ids[:cut]), held_logprobs=held)
         tail_events = await collect_events(client, resumed)
         tail = combine(tail_events)
         assert tail.is_suffix_of(before)

@@ -43,6 +43,14 @@ class Script:
             return []
         return [FIRST_TOKEN_ID + index for index in range(len(self.deltas))]
 
+    def held_logprobs(self, num_tokens: int) -> list[bytes]:
+        """Those that are held back behind `num_tokens`."""
+        held: list[bytes] = []
+        for delta in self.deltas[:num_tokens]:
+            held += [each.SerializeToString() for each in delta.held_logprobs]
+            held = held[max(0, len(held) - delta.num_held) :]
+        return held
+
     def usage(self, num_tokens: int) -> TurnUsage:
         """Usage of a turn that ended after `num_tokens`."""
         reasoning = sum(bool(delta.reasoning) for delta in self.deltas[:num_tokens])
@@ -53,6 +61,15 @@ def text_script(text: str, *, reasoning: str = "") -> Script:
     """Reasoning and an answer; each word is a token."""
     thought = [ChatDelta(reasoning=word) for word in _words(reasoning)]
     return Script([*thought, *(ChatDelta(content=word) for word in _words(text))])
+
+
+def holding_script(text: str, num_held: int) -> Script:
+    """A text in which the log probabilities of that many tokens are always held back."""
+    script = text_script(text)
+    for number, delta in enumerate(script.deltas):
+        delta.held_logprobs.add(chosen={"token_id": number})
+        delta.num_held = min(number + 1, num_held)
+    return script
 
 
 def call_script(name: str, arguments: str, *, call_id: str = "call_1", text: str = "") -> Script:
@@ -97,6 +114,7 @@ class ScriptedTurns:
         script = self.choose(request)
         resumed = len(request.token_ids)
         assert list(request.token_ids) == script.token_ids[:resumed]
+        assert list(request.held_logprobs) == script.held_logprobs(resumed)
         failure = self.failures.pop(0) if self.failures else None
         if isinstance(failure, DomainError):
             raise failure

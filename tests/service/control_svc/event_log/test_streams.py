@@ -15,6 +15,7 @@ from control_svc.db.transaction import CrossProjectTransaction, Transaction
 from control_svc.event_log.model import (
     MAX_CHUNK_EVENTS,
     FinalEvents,
+    Held,
     StreamClosed,
     StreamState,
 )
@@ -329,6 +330,29 @@ async def test_a_stream_may_stay_open_when_its_job_is_done(here: StreamProcess, 
         await jobs.transactions.of(PROJECT).write(
             lambda tx: StreamQueries(tx).append("run_1", [b"d"])
         )
+
+
+async def test_what_is_held_back_behind_the_tokens_of_a_turn_is_read(
+    here: StreamProcess, jobs: Jobs
+) -> None:
+    """However chunks are merged; release 0.2 reads the events and tokens beside it."""
+    await create_stream(jobs, "run_1")
+    async with here.committer.writer(await claim(here), "run_1") as writer:
+        await writer.add([b"a"], [1], turn=1, held=Held([b"x", b"y"], 2))
+        await writer.flush()
+        await writer.add([], [2], turn=1, held=Held([b"z"], 2))
+        await writer.add([b"b"], turn=1)
+        await writer.flush()
+
+    async def check(tx: CrossProjectTransaction) -> None:
+        streams = StreamQueries(tx.of(PROJECT))
+        assert await streams.held("run_1", 1) == (b"y", b"z")
+        assert await streams.held("run_1", 2) == ()
+        assert await streams.tokens("run_1", 1) == [1, 2]
+        events = await streams.events_of_turn("run_1", 1)
+        assert [event.data for event in events] == [b"a", b"b"]
+
+    await jobs.across_projects.read(check)
 
 
 async def test_tokens_and_events_of_a_turn_are_read(jobs: Jobs) -> None:

@@ -27,7 +27,13 @@ from tests.support.runs import (
     read_events,
     submit_outputs,
 )
-from tests.support.scripted_turns import ScriptedTurns, call_script, in_order, text_script
+from tests.support.scripted_turns import (
+    ScriptedTurns,
+    call_script,
+    holding_script,
+    in_order,
+    text_script,
+)
 
 TEXT = "one two three four"
 NUM_RUNS = 40
@@ -63,9 +69,9 @@ async def dying(process: RunProcess) -> AsyncIterator[None]:
 @pytest.mark.parametrize("at", range(5))
 async def test_another_process_resumes_where_one_died(make_world: Worlds, at: int) -> None:
     """The message is stored once, its usage is counted once, and readers from before and after the
-    death see the same events."""
+    death see the same events. The model gets back what it held back."""
     gate = Gate(at)
-    turns = ScriptedTurns(lambda _: text_script(TEXT + " five"), before_token=gate)
+    turns = ScriptedTurns(lambda _: holding_script(TEXT + " five", 2), before_token=gate)
     world = make_world(turns)
     thread = await world.thread("Hi")
     reader = world.process("reader")

@@ -142,6 +142,37 @@ def test_the_held_log_probabilities_of_an_earlier_attempt_are_kept() -> None:
     assert [entry.chosen.token_id for entry in resumed.held_logprobs] == [1]
 
 
+def test_a_caller_that_goes_on_by_itself_gets_what_is_held_back() -> None:
+    """Behind the tokens; it may send it with them (`resume`), when it has lost its process."""
+    output = {**SCORED["output"], "token_ids": True}
+    progress = GenerationProgress(chat_request(output=output))
+    first = deliver(progress, attempt(progress.next_request())[:8])
+    second = deliver(progress, attempt(progress.next_request()))
+    held: dict[int, list[int]] = {0: [], 1: []}
+    for delta in [each.delta for each in (*first, *second) if each.delta.num_tokens]:
+        parts = held[delta.index] + [each.chosen.token_id for each in delta.held_logprobs]
+        held[delta.index] = parts[-delta.num_held :]
+        assert held[delta.index] == [*delta.token_ids]
+
+    assert held == {0: [NUM_TOKENS - 1], 1: [NUM_TOKENS - 1]}
+
+
+def test_a_completion_holds_nothing_back() -> None:
+    """Its log probabilities come with their tokens, which the client has not asked for."""
+    progress = GenerationProgress(pb.GenerateRequest(options={"output": {"top_logprobs": 0}}))
+    delta: Any = {"text": "a", "token_ids": [1], "num_tokens": 1, "logprobs": [logprob(1)]}
+    messages: list[Any] = [
+        {"accepted": {"input_digest": "d"}},
+        {"started": {}},
+        {"delta": delta},
+    ]
+    delivered = deliver(progress, [pb.GenerateResponse(**each) for each in messages])
+
+    assert [entry.chosen.token_id for entry in delivered[-1].delta.logprobs] == [1]
+    assert not delivered[-1].delta.token_ids
+    assert [*progress.next_request().options.resume[0].output_token_ids] == [1]
+
+
 def test_the_limit_of_the_first_replica_holds_at_the_next() -> None:
     """Whose context may be larger."""
     progress = GenerationProgress(chat_request())
