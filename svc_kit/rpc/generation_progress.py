@@ -153,8 +153,10 @@ class GenerationProgress:
         if self._holds_logprobs:
             self._update_held(choice.held_logprobs, delta)
         if not self._wants_ids:
-            for name in ("token_ids", "held_logprobs", "num_held"):
-                delta.ClearField(name)
+            delta.ClearField("token_ids")
+            if self._holds_logprobs:
+                delta.ClearField("held_logprobs")
+                delta.ClearField("num_held")
         return self._release(choice)
 
     @staticmethod

@@ -18,7 +18,7 @@ DIFFERENT = {
 the template has none (Phi 3)."""
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     ("pattern", "count"), [("[lq]*[e2]", 2), pytest.param("*", 17, marks=pytest.mark.slow)]
 )

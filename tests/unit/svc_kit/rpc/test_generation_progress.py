@@ -157,6 +157,22 @@ def test_a_caller_that_goes_on_by_itself_gets_what_is_held_back() -> None:
     assert held == {0: [NUM_TOKENS - 1], 1: [NUM_TOKENS - 1]}
 
 
+def test_a_completion_holds_nothing_back() -> None:
+    """Its log probabilities come with their tokens, which the client has not asked for."""
+    progress = GenerationProgress(pb.GenerateRequest(options={"output": {"top_logprobs": 0}}))
+    delta: Any = {"text": "a", "token_ids": [1], "num_tokens": 1, "logprobs": [logprob(1)]}
+    messages: list[Any] = [
+        {"accepted": {"input_digest": "d"}},
+        {"started": {}},
+        {"delta": delta},
+    ]
+    delivered = deliver(progress, [pb.GenerateResponse(**each) for each in messages])
+
+    assert [entry.chosen.token_id for entry in delivered[-1].delta.logprobs] == [1]
+    assert not delivered[-1].delta.token_ids
+    assert [*progress.next_request().options.resume[0].output_token_ids] == [1]
+
+
 def test_the_limit_of_the_first_replica_holds_at_the_next() -> None:
     """Whose context may be larger."""
     progress = GenerationProgress(chat_request())
