@@ -7,6 +7,7 @@ not by those that computed equal tokens apart, whose cells may differ in their l
 import hashlib
 import os
 import re
+from collections import deque
 from collections.abc import Callable, Container, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -53,7 +54,7 @@ def name_blocks(state: bytearray, layout: CellLayout, key: bytes, secret: bytes)
 def split_blocks(state: bytearray, layout: CellLayout) -> Iterator[bytes]:
     """The blocks of a state; what is after the last one is in none."""
     arrays = _view(state, layout).arrays
-    for start in _starts(layout):
+    for start in range(0, layout.num_cells - BLOCK_TOKENS + 1, BLOCK_TOKENS):
         yield b"".join(array[:, start : start + BLOCK_TOKENS].tobytes() for array in arrays)
 
 
@@ -65,10 +66,10 @@ def without_blocks(state: bytearray, layout: CellLayout) -> bytearray:
 
 
 def join_blocks(
-    rest: bytearray, blocks: Sequence[T], read: Callable[[T], bytes | bytearray], layout: CellLayout
+    rest: bytearray, blocks: Sequence[T], read: Callable[[T, memoryview], None], layout: CellLayout
 ) -> bytearray:
-    """Return the state with these blocks and this rest; several threads `read` the content of
-    blocks. Raises `ValueError` for other sizes, and what `read` raises."""
+    """Return the state with these blocks and this rest; several threads `read` blocks into buffers
+    of their size. Raises `ValueError` for other sizes, and what `read` raises."""
     num_blocks = layout.num_cells // BLOCK_TOKENS
     if len(blocks) != num_blocks:
         raise ValueError(f"{len(blocks)} blocks instead of {num_blocks}")
@@ -79,7 +80,7 @@ def join_blocks(
         gap[:] = rest[at : at + len(gap)]
         at += len(gap)
 
-    def fill(start: int, content: bytes | bytearray) -> None:
+    def fill(start: int, content: bytearray) -> None:
         at = 0
         for array in arrays:
             cells = array[:, start : start + BLOCK_TOKENS]
@@ -87,16 +88,17 @@ def join_blocks(
             cells[:] = values.reshape(cells.shape)
             at += cells.size
 
+    def read_share(first: int) -> None:
+        # One buffer for all: a new one for each block would cost more than its digest.
+        content = bytearray(BLOCK_TOKENS * layout.cell_bytes)
+        for number in range(first, num_blocks, _MAX_READERS):
+            read(blocks[number], memoryview(content))
+            fill(number * BLOCK_TOKENS, content)
+
     fill(num_blocks * BLOCK_TOKENS, rest[at:])
     with ThreadPoolExecutor(_MAX_READERS, "disk-prefix-blocks") as readers:
-        for _ in readers.map(lambda at, block: fill(at, read(block)), _starts(layout), blocks):
-            pass
+        deque(readers.map(read_share, range(min(_MAX_READERS, num_blocks))), maxlen=0)
     return state
-
-
-def _starts(layout: CellLayout) -> range:
-    """The first cell of each block."""
-    return range(0, layout.num_cells - BLOCK_TOKENS + 1, BLOCK_TOKENS)
 
 
 class _StateView(NamedTuple):
@@ -156,17 +158,16 @@ class BlockFolder:
                 unfinished.write_bytes(content)
                 unfinished.replace(self._file(name))
 
-    def read(self, name: str, key: bytes, secret: bytes) -> bytes:
+    def read_into(self, name: str, content: memoryview, key: bytes, secret: bytes) -> None:
         """Read a block. Raises `BlockDamaged`; if it is altered, it is deleted."""
         try:
             with open_regular(self._file(name)) as file:
-                content = file.readall()
+                is_whole = file.readinto(content) == len(content) and not file.read(1)
         except FileNotFoundError:
             raise BlockDamaged from None
-        if _name(content, key, secret) != name:
+        if not is_whole or _name(content, key, secret) != name:
             self._file(name).unlink(missing_ok=True)
             raise BlockDamaged
-        return content
 
     def delete_others(self, names: Container[str]) -> None:
         """Delete all blocks but these, and what a crash left unfinished."""
@@ -184,7 +185,7 @@ class BlockFolder:
         return self._path / f"{name}{_SUFFIX}"
 
 
-def _name(content: bytes, key: bytes, secret: bytes) -> str:
+def _name(content: bytes | memoryview, key: bytes, secret: bytes) -> str:
     digest = hashlib.blake2b(len(key).to_bytes(4), key=secret, digest_size=_DIGEST_BYTES)
     digest.update(key)
     digest.update(content)

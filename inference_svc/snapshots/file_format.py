@@ -110,7 +110,7 @@ class SnapshotReader:
     def _join_blocks(self, rest: bytearray, blocks: CellBlocks) -> bytearray:
         key, secret = self.snapshot.key, self._secret
         try:
-            read = partial(self._folder.read, key=key, secret=secret)
+            read = partial(self._folder.read_into, key=key, secret=secret)
             return join_blocks(rest, blocks.names, read, blocks.layout)
         except (BlockDamaged, ValueError) as problem:
             raise self._corrupt("altered") from problem

@@ -21,6 +21,11 @@ NO_BLOCKS = BlockFolder(Path(os.devnull))
 SNAPSHOT_ID = f"snap_{'a1' * 12}"
 
 
+def copy_block(block: bytes, into: memoryview) -> None:
+    """Read a block from memory, as `join_blocks` does from files."""
+    into[:] = block
+
+
 def make_snapshot(
     snapshot_id: str = SNAPSHOT_ID, state_bytes: int = 40, **changes: Any
 ) -> Snapshot:

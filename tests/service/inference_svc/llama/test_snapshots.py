@@ -32,7 +32,13 @@ from tests.support.llama_engines import (
     select_events,
 )
 from tests.support.sequences import make_request
-from tests.support.snapshots import SNAPSHOT_ID, save_prefix, saved_output, write_and_read
+from tests.support.snapshots import (
+    SNAPSHOT_ID,
+    copy_block,
+    save_prefix,
+    saved_output,
+    write_and_read,
+)
 
 PROMPT = random.Random(1).choices(range(3, 259), k=90)
 CUT = 9
@@ -137,7 +143,7 @@ def test_a_longer_state_has_the_blocks_of_the_shorter_one(
     names = []
     for state, layout in zip(states, filter(None, layouts), strict=True):
         blocks = [*split_blocks(state, layout)]
-        assert join_blocks(without_blocks(state, layout), blocks, bytes, layout) == state
+        assert join_blocks(without_blocks(state, layout), blocks, copy_block, layout) == state
         names.append(name_blocks(state, layout, b"project", b"secret").names)
     assert [len(each) for each in names] == [2, 3]
     assert names[1][:2] == names[0]

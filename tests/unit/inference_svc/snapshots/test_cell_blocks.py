@@ -15,6 +15,7 @@ from inference_svc.snapshots.cell_blocks import (
     split_blocks,
     without_blocks,
 )
+from tests.support.snapshots import copy_block
 
 SHAPES = ((1, 6), (4, 2), (1, 3))
 """Rows and bytes of a cell, as of keys, transposed values and a smaller layer."""
@@ -47,7 +48,7 @@ def test_a_state_is_split_and_joined_byte_for_byte(num_cells: int, gaps: Gaps) -
     assert {len(block) for block in blocks} <= {BLOCK_TOKENS * CELL_BYTES}
     assert sum(map(len, blocks)) + len(rest) == len(state)
     assert len(rest) == sum(gaps) + num_cells % BLOCK_TOKENS * CELL_BYTES
-    assert join_blocks(rest, blocks, bytes, layout) == state
+    assert join_blocks(rest, blocks, copy_block, layout) == state
 
 
 def test_a_longer_state_has_the_blocks_of_the_shorter_one() -> None:
@@ -78,5 +79,5 @@ def test_blocks_that_do_not_fit_are_refused(num_blocks: int, missing: int) -> No
     state, layout = make_state(600, (2, 0, 0, 0))
     blocks = [*split_blocks(state, layout)] * 2
     blocks[1] = blocks[1][missing:]
-    with pytest.raises(ValueError, match=r"reshape|blocks instead"):
-        join_blocks(without_blocks(state, layout), blocks[:num_blocks], bytes, layout)
+    with pytest.raises(ValueError, match=r"assignment|blocks instead"):
+        join_blocks(without_blocks(state, layout), blocks[:num_blocks], copy_block, layout)
