@@ -176,7 +176,8 @@ PART = Part(
     text=(
         f"The first token of the next turn of a session of {FULL.session:,} tokens after the server"
         " was stopped and started again, with the bundled model: Corral reads the prefix from disk"
-        " by itself, llama-server after a request that names the file of its slot. And the engine's"
+        " by itself, verifies its digests and has it in memory for other slots too, llama-server"
+        " reads the file of its slot after a request that names it. And the engine's"
         f" processor time for a token of one stream of {FULL.decoded:,} on one thread, while its"
         " prefix is written in the background (`snapshots.archive_scope` all) and while it is not"
         " (stored)."
