@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from bench.paths import BUNDLED_MODEL, REPOSITORY
+from bench.processes import cpu_seconds
 from bench.random_model import SHAPES
 from bench.servers import (
     MODEL_NAME,
@@ -43,6 +44,11 @@ class BatchTimes(NamedTuple):
 
 
 RunBatch = Callable[[Sequence[str]], BatchTimes]
+
+
+def spent(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
+    """The processor seconds of each process between two measurements."""
+    return {role: round(after[role] - before.get(role, 0.0), 2) for role in after}
 
 
 def find_vllm() -> Path | None:
@@ -102,9 +108,11 @@ def vllm_batch(
         _read_answer(process)
 
         def run(prompts: Sequence[str]) -> BatchTimes:
+            before = cpu_seconds("vllm", process.pid)
             print(json.dumps(prompts), file=process.stdin, flush=True)
-            took = _read_answer(process)
-            return BatchTimes(took["seconds"], {"vllm": took["cpu_s"]})
+            seconds = _read_answer(process)["seconds"]
+            after = cpu_seconds("vllm", process.pid)
+            return BatchTimes(seconds, spent(before, after))
 
         yield run
 

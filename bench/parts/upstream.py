@@ -228,9 +228,7 @@ def _run(stage: Stage, asked: Sequence[Server], load: Coroutine[Any, Any, None])
     stage.runner.run(load)
     seconds = time.perf_counter() - started
     after = ChainMap(*(server.cpu_seconds() for server in asked))
-    return BatchTimes(
-        seconds, {role: round(after[role] - before.get(role, 0.0), 2) for role in after}
-    )
+    return BatchTimes(seconds, engines.spent(before, after))
 
 
 async def _ask_all(url: str, prompts: Sequence[str]) -> None:
