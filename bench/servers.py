@@ -164,7 +164,7 @@ def corral(
         folder /= BEFORE
     ports = free_ports(4)
     settings = corral_settings(shape, folder / "data", ports[:2], ports[2:])
-    settings |= {**_shared_token(folder), **(extra_settings or {})}
+    settings |= {**shared_token(folder), **(extra_settings or {})}
     url = f"http://127.0.0.1:{ports[2]}"
     with ExitStack() as stack:
         started = {
@@ -186,7 +186,7 @@ def corral(
         )
 
 
-def _shared_token(folder: Path) -> dict[str, str]:
+def shared_token(folder: Path) -> dict[str, str]:
     """Settings with a token that the services share, as those of `corral up` do: the gateway's
     callers keep their projects in the inference service."""
     folder.mkdir(parents=True, exist_ok=True)

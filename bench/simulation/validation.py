@@ -7,10 +7,8 @@ gateways. The simulation gets the addresses and keys, so its homes are the real 
 import asyncio
 import json
 import random
-import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -18,9 +16,9 @@ import grpc.aio
 from corral.inference.v1.inference_service_pb2 import GenerateRequest, TokenIds
 from corral.inference.v1.inference_service_pb2_grpc import InferenceServiceStub
 
-from bench.paced_engine import STEP_TIMES
 from bench.paths import BUNDLED_MODEL
-from bench.servers import EngineShape, corral_settings, free_ports, running, wait_until_ready
+from bench.replicas import paced_replicas
+from bench.servers import EngineShape
 from bench.simulation.replica import ReplicaShape
 from bench.simulation.simulator import Policy, simulate
 from bench.simulation.traces import Conversation, TraceShape, make_trace, perfect_hit_rate
@@ -31,6 +29,7 @@ from svc_kit.rpc.prefix_key import prefix_key
 from svc_kit.rpc.replica_channel import open_replica_channel
 
 SLOTS: Final = 4
+ENGINE: Final = EngineShape(BUNDLED_MODEL, SLOTS, context_tokens=2048, threads=1)
 TIMES: Final = StepTimes(0.04, 0.004, 0.004)
 """Long enough for eight engines on two cores."""
 SHAPE: Final = TraceShape(
@@ -43,7 +42,6 @@ SHAPE: Final = TraceShape(
     pause_s=2.0,
     max_tokens=1500,
 )
-_CONTEXT_TOKENS: Final = 2048
 _ROUND_ROBIN: Final = json.dumps({"loadBalancingConfig": [{"round_robin": {}}]})
 
 
@@ -75,7 +73,9 @@ def validate(
                 seed=num_replicas,
             )
             trace = [each._replace(key=prefix_key(_request(each, []), {})) for each in trace]
-            with _paced_replicas(num_replicas, folder / f"{policy.name} {num_replicas}") as names:
+            own = folder / f"{policy.name} {num_replicas}"
+            with paced_replicas(num_replicas, ENGINE, TIMES, own) as replicas:
+                names = replicas.targets
                 hits, waits_s = asyncio.run(_run(trace, names, is_corral=policy is corral))
             shape = ReplicaShape(TIMES, SLOTS, cache_tokens=10**9)
             outcome = simulate(trace, policy, shape, num_replicas=num_replicas, names=names)
@@ -92,27 +92,6 @@ def validate(
 
 def _both(real: Sequence[float], simulated: Sequence[float], share: float) -> tuple[float, float]:
     return round(quantile(real, share), 4), round(quantile(simulated, share), 4)
-
-
-@contextmanager
-def _paced_replicas(count: int, folder: Path) -> Iterator[list[str]]:
-    """Run inference services. Return their addresses."""
-    shape = EngineShape(BUNDLED_MODEL, SLOTS, _CONTEXT_TOKENS, threads=1)
-    ports = free_ports(2 * count)
-    with ExitStack() as stack:
-        started = []
-        for number in range(count):
-            own = ports[2 * number : 2 * number + 2]
-            settings = corral_settings(shape, folder / f"data {number}", own, own)
-            settings[STEP_TIMES] = json.dumps(TIMES)
-            settings["CORRAL_INFERENCE_ENGINE__STREAM_INTERVAL_MS"] = "0"
-            settings["CORRAL_INFERENCE_ENGINE__SAVED_PREFIX_MIB"] = "256"
-            command = [sys.executable, "-m", "bench.paced_engine"]
-            log = folder / f"replica {number}.log"
-            started.append((own[1], stack.enter_context(running(command, log, settings))))
-        for port, child in started:
-            wait_until_ready(f"http://127.0.0.1:{port}/readyz", child)
-        yield [f"127.0.0.1:{port}" for port in ports[::2]]
 
 
 async def _run(

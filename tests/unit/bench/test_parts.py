@@ -21,6 +21,7 @@ from bench.parts import (
     objects,
     page,
     policies,
+    replicas,
     runs,
     sessions,
     shared,
@@ -76,6 +77,26 @@ def test_the_default_policy_is_compared_with_the_others() -> None:
     unjudged = [None, None]
     assert [each.is_met for each in results] == [True, *unjudged, True, True, True, *unjudged]
     assert all("<circle" in chart for chart in policies.draw(measurements).values())
+
+
+def test_replicas_are_compared_with_as_many_times_one() -> None:
+    """In the same round; pauses with what is allowed."""
+    speeds = {(1, 1): 70.0, (1, 2): 70.0, (2, 1): 133.0, (2, 2): 120.0}
+    measurements = [
+        Measurement(replicas.REPLICAS.format(count=count, gateways=gateways), 0, CORRAL, speed)
+        for (count, gateways), speed in speeds.items()
+    ]
+    measurements += [
+        Measurement(replicas.PAUSE_P50, 0, CORRAL, 400.0),
+        Measurement(replicas.PAUSE_P99, 0, CORRAL, 1200.0),
+    ]
+
+    results = replicas.conclude(measurements)
+
+    ratios = [1.0, 1.0, 133 / 140, 120 / 140, 0.4, 1.2]
+    assert [result.ratio for result in results] == pytest.approx(ratios)
+    assert [result.is_met for result in results] == [True, True, True, False, True, False]
+    assert "<circle" in replicas.draw(measurements)["throughput"]
 
 
 def test_the_limit_computes_every_token_once() -> None:
