@@ -50,8 +50,8 @@ const GROUPS = {
 };
 const VIEWS = Object.assign({}, ...Object.values(GROUPS));
 
-function parseFragment() {
-  const [view, ...parts] = location.hash.replace(/^#\/?/, "").split("/").map(decode);
+function parseFragment(url) {
+  const [view, ...parts] = new URL(url).hash.replace(/^#\/?/, "").split("/").map(decode);
   return Object.hasOwn(VIEWS, view) ? { view, id: parts.join("/") } : { view: "chat", id: "" };
 }
 
@@ -63,10 +63,10 @@ function decode(part) {
   }
 }
 
-const route = signal(parseFragment());
+const route = signal(parseFragment(location.href));
 const isMenuOpen = signal(false);
-addEventListener("hashchange", () => {
-  route.value = parseFragment();
+addEventListener("hashchange", event => { // the chat may have replaced the address meanwhile
+  route.value = parseFragment(event.newURL);
   isMenuOpen.value = false;
 });
 

@@ -236,3 +236,19 @@ async def test_the_way_back_leads_to_the_chat_before(tab: Tab) -> None:
     await tab.page.go_forward()
 
     await expect(answers(tab)).to_contain_text("Rome")
+
+
+async def test_the_way_forward_is_the_browsers(tab: Tab) -> None:
+    """Although the chat that is left puts its address there at the last moment."""
+    await open_chat(tab)
+    await ask_and_wait(tab, CAPITAL)
+    await tab.page.get_by_role("button", name="New chat").click()
+    await ask_and_wait(tab, "What is the capital of Italy?")
+    await tab.page.go_back()
+    await expect(answers(tab)).to_contain_text("Paris")
+    left = await tab.page.evaluate("location.hash")
+    late = "left => addEventListener('popstate', () => history.replaceState(null, '', left))"
+    await tab.page.evaluate(late, left)
+    await tab.page.go_forward()
+
+    await expect(answers(tab)).to_contain_text("Rome")
