@@ -7,7 +7,6 @@ not by those that computed equal tokens apart, whose cells may differ in their l
 import hashlib
 import os
 import re
-from collections import deque
 from collections.abc import Callable, Container, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -97,7 +96,7 @@ def join_blocks(
 
     fill(num_blocks * BLOCK_TOKENS, rest[at:])
     with ThreadPoolExecutor(_MAX_READERS, "disk-prefix-blocks") as readers:
-        deque(readers.map(read_share, range(min(_MAX_READERS, num_blocks))), maxlen=0)
+        list(readers.map(read_share, range(min(_MAX_READERS, num_blocks))))
     return state
 
 

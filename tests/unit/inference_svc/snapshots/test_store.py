@@ -368,7 +368,7 @@ def test_blocks_are_evicted_with_their_snapshots(path: Path) -> None:
     assert smaller.usage.num_files == 1
 
 
-@pytest.mark.parametrize("damage", ["altered", "missing", "truncated"])
+@pytest.mark.parametrize("damage", ["altered", "missing", "truncated", "longer"])
 def test_a_damaged_block_makes_its_snapshot_corrupt(path: Path, damage: str) -> None:
     """It is written again when it is needed."""
     store = _store(path)
@@ -379,7 +379,7 @@ def test_a_damaged_block_makes_its_snapshot_corrupt(path: Path, damage: str) -> 
     elif damage == "missing":
         block.unlink()
     else:
-        os.truncate(block, 100)
+        os.truncate(block, 100 if damage == "truncated" else BLOCK_BYTES + 1)
     with (
         store.open(snapshot.snapshot_id) as reader,
         pytest.raises(SnapshotCorrupt, match="altered"),
