@@ -41,7 +41,6 @@ PARTS = (
     calls.PART,
     interactive.PART,
     policies.PART,
-    replicas.PART,
     memory.PART,
     files.PART,
     objects.PART,
@@ -61,4 +60,4 @@ PARTS = (
     warm.PART,
     sessions.PART,
 )
-LONG = (soak.PART, queue_faults.PART)  # measured only if named in --parts
+LONG = (replicas.PART, soak.PART, queue_faults.PART)  # measured only if named in --parts

@@ -40,7 +40,8 @@ _COMMIT_INTERVAL_S: Final = 1.0
 """How long results are collected before they are committed together, while other lines run and
 there are fewer than `_COMMIT_RESULTS`: a commit takes as much processor time as a line."""
 _COMMIT_RESULTS: Final = 16
-"""No more than lines may run at once, of whose tasks the other half would wait too."""
+"""So many results are committed at once, or as many as lines may run at once if these are fewer:
+half of the tasks, so that the other half can run lines."""
 _DEFAULT_RETRY_S: Final = 1.0
 _MAX_LIMIT_WAIT_S: Final = 60.0
 _WINDOW_CHECK_S: Final = 1.0
