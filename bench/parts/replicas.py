@@ -37,7 +37,7 @@ class Sizes(NamedTuple):
     deaths: int
 
 
-FULL = Sizes((1, 2, 4, 8), 4, 48, rounds=3, deaths=5)
+FULL = Sizes((1, 2, 4, 8), 8, 24, rounds=3, deaths=5)
 QUICK = Sizes((1, 2), 2, 8, rounds=1, deaths=1)
 
 
@@ -86,7 +86,7 @@ def _pauses(stage: Stage, sizes: Sizes, number: int) -> Iterator[Measurement]:
         requests=SLOTS,
         concurrency=SLOTS,
         prompt_tokens=32,
-        output_tokens=2 * sizes.tokens,
+        output_tokens=4 * sizes.tokens,
         sampling=SAMPLINGS["greedy"],
         seed=number,
     )

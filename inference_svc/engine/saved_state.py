@@ -1,13 +1,39 @@
 """Saved state of a slot: its tokens, its cells and the sequence they came from."""
 
+import ctypes
+import mmap
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from inference_svc.engine.events import CacheSource
 from inference_svc.engine.media import MediaSpan, whole_prefix
 from inference_svc.engine.slots import common_prefix
+
+_new_bytearray = ctypes.pythonapi.PyByteArray_FromStringAndSize
+_new_bytearray.restype = ctypes.py_object
+_new_bytearray.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t]
+_libc = ctypes.CDLL(None)
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_NO_HUGE_PAGES: int | None = getattr(mmap, "MADV_NOHUGEPAGE", None)
+_MIN_OWN_PAGES: Final = 4 << 20
+"""From this size on, malloc maps memory that it unmaps when the state is freed."""
+
+
+def allocate_state(num_bytes: int) -> bytearray:
+    """A state whose content is undefined: the caller writes all of it.
+
+    `bytearray(num_bytes)` also zeroes it. Huge pages are avoided, because they are memory that a
+    virtual machine has returned to its host: 4.5 ms for each of them (measured on KVM). Both take
+    longer than a read from the page cache.
+    """
+    state: bytearray = _new_bytearray(None, num_bytes)
+    if num_bytes >= _MIN_OWN_PAGES and _NO_HUGE_PAGES is not None:
+        start = ctypes.addressof(ctypes.c_char.from_buffer(state))
+        first, end = -(-start // mmap.PAGESIZE), (start + num_bytes) // mmap.PAGESIZE
+        _libc.madvise(first * mmap.PAGESIZE, (end - first) * mmap.PAGESIZE, _NO_HUGE_PAGES)
+    return state
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 import llama_cpp
 
+from inference_svc.engine.saved_state import allocate_state
 from inference_svc.llama.state_convert import (
     HEAD_BYTES,
     LENGTHS_BYTES,
@@ -86,7 +87,7 @@ class SequenceMemory:
     def save(self, slot: int) -> bytearray:
         """Serialize a slot, followed by the lengths of its caches."""
         size = self._bytes(slot)
-        state = bytearray(size + LENGTHS_BYTES)
+        state = allocate_state(size + LENGTHS_BYTES)
         view = (ctypes.c_uint8 * size).from_buffer(state)
         llama_cpp.llama_state_seq_get_data(self._context, view, size, slot)
         lengths = cache_lengths(

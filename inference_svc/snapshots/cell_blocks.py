@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from inference_svc.engine.saved_state import CellLayout
+from inference_svc.engine.saved_state import CellLayout, allocate_state
 from svc_kit.local_files import open_regular, own_files
 
 T = TypeVar("T")
@@ -72,7 +72,7 @@ def join_blocks(
     num_blocks = layout.num_cells // BLOCK_TOKENS
     if len(blocks) != num_blocks:
         raise ValueError(f"{len(blocks)} blocks instead of {num_blocks}")
-    state = bytearray(len(rest) + num_blocks * BLOCK_TOKENS * layout.cell_bytes)
+    state = allocate_state(len(rest) + num_blocks * BLOCK_TOKENS * layout.cell_bytes)
     gaps, arrays = _view(state, layout)
     at = 0
     for gap in gaps:

@@ -20,7 +20,7 @@ from functools import partial
 from io import BufferedIOBase
 from typing import Any
 
-from inference_svc.engine.saved_state import CellArray, CellLayout, Origin
+from inference_svc.engine.saved_state import CellArray, CellLayout, Origin, allocate_state
 from inference_svc.snapshots.cell_blocks import BlockDamaged, BlockFolder, CellBlocks, join_blocks
 from inference_svc.snapshots.snapshot import Fingerprint, Snapshot
 from svc_kit.errors import SnapshotCorrupt, SnapshotIncompatible
@@ -100,7 +100,7 @@ class SnapshotReader:
 
     def read_state(self) -> bytearray:
         """Read the KV cells. Raises `SnapshotCorrupt`."""
-        state = bytearray(self._state_bytes)
+        state = allocate_state(self._state_bytes)
         if self._file.readinto(state) != len(state):
             raise self._corrupt("truncated")
         self._check_digest(_state_digest(self._digest, state, self._secret))

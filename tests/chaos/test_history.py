@@ -101,8 +101,11 @@ def test_the_history_of_many_faults_is_allowed(
     if not may_isolate():
         log.warning("no partitions, full disks and other monotonic clocks: they need root")
     rng, history = random.Random(seed), History(tmp_path / "history.jsonl")
-    faults = make_schedule(rng, request.config.getoption("--faults", 100))
-    with run_cluster(tmp_path, rng) as cluster:
+    has_bucket = rng.random() < 0.5
+    log.warning("contents of files: in %s", "a bucket" if has_bucket else "a folder")
+    count = request.config.getoption("--faults", 100)
+    faults = make_schedule(rng, count, has_bucket=has_bucket)
+    with run_cluster(tmp_path, rng, has_bucket=has_bucket) as cluster:
         asyncio.run(disturb(cluster, history, faults, rng))
         forgotten = cluster.lines_with("never retrieved")
 

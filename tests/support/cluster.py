@@ -1,7 +1,8 @@
 """Two gateways, control services and inference services on PostgreSQL, and faults of each.
 
 Where `may_isolate` allows it, each service has a network namespace and monotonic clock of its own,
-and their files are on a small disk; otherwise there are no partitions and full disks.
+and what they write is on a small disk; otherwise there are no partitions and full disks. The
+contents of files are there, too, or in a bucket.
 """
 
 import asyncio
@@ -24,6 +25,7 @@ from tests.support.bridge import Host, may_isolate, run_hosts
 from tests.support.control import write_service_token
 from tests.support.postgres import Postgres, create_database, run_postgres_server
 from tests.support.processes import Ends, Program
+from tests.support.s3 import KEY_ID, SECRET, Bucket, run_s3_bucket
 from tests.support.seam_cases import ADAPTER
 from tests.support.services import CORRAL, Settings, environment, wait_until_serving
 from tests.support.small_disk import fill, mount_disk
@@ -46,6 +48,7 @@ WEIGHTS: Final[Mapping[str, int]] = {
     "restart database": 2,
     "fill disk": 2,
     "jump": 2,
+    "stop bucket": 2,
 }
 ISOLATED: Final = ("cut", "fill disk")
 
@@ -65,9 +68,10 @@ class Fault:
         return " ".join((self.kind, *self.names, *about))
 
 
-def make_schedule(rng: random.Random, count: int) -> list[Fault]:
+def make_schedule(rng: random.Random, count: int, *, has_bucket: bool) -> list[Fault]:
     """The same faults for the same seed and rights."""
-    kinds = [kind for kind in WEIGHTS if may_isolate() or kind not in ISOLATED]
+    absent = {*(() if may_isolate() else ISOLATED), *(() if has_bucket else ["stop bucket"])}
+    kinds = [kind for kind in WEIGHTS if kind not in absent]
     return [
         _make_fault(rng, kind)
         for kind in rng.choices(kinds, [WEIGHTS[kind] for kind in kinds], k=count)
@@ -158,6 +162,7 @@ class Cluster:
     postgres: Postgres
     disk: Path
     token: str
+    bucket: Bucket | None
 
     @property
     def apis(self) -> Sequence[str]:
@@ -196,6 +201,8 @@ class Cluster:
                 with ExitStack() as stack:
                     if fault.kind == "restart database":
                         stack.enter_context(self._without_database())
+                    elif fault.kind == "stop bucket" and self.bucket is not None:
+                        stack.enter_context(self.bucket.stopped())
                     elif fault.kind == "fill disk":
                         stack.callback(fill(self.disk, leave=0).unlink)
                     for member in members:
@@ -211,15 +218,18 @@ class Cluster:
         self.postgres.start()
 
 
-def _addresses(stack: ExitStack) -> tuple[list[Host | None], list[str]]:
-    if not may_isolate():
-        return [None for _ in NAMES], [free_address() for _ in NAMES]
-    hosts = stack.enter_context(run_hosts(len(NAMES)))
-    return list(hosts), [f"{host.address}:{PORT}" for host in hosts]
+def _make_hosts(stack: ExitStack) -> list[Host | None]:
+    """One for each service, and one for the bucket; None without the right to isolate."""
+    count = len(NAMES) + 1
+    return [*stack.enter_context(run_hosts(count))] if may_isolate() else [None] * count
+
+
+def _run_bucket(host: Host | None) -> AbstractContextManager[Bucket]:
+    return run_s3_bucket() if host is None else run_s3_bucket(host.address, host.prefix)
 
 
 @contextmanager
-def run_cluster(folder: Path, rng: random.Random) -> Iterator[Cluster]:
+def run_cluster(folder: Path, rng: random.Random, *, has_bucket: bool) -> Iterator[Cluster]:
     """Run all services until the context ends, which kills them."""
     with ExitStack() as stack:
         server = stack.enter_context(run_postgres_server())
@@ -227,7 +237,9 @@ def run_cluster(folder: Path, rng: random.Random) -> Iterator[Cluster]:
             mount_disk(folder, DISK_MIB) if may_isolate() else nullcontext(folder)
         )
         disk = stack.enter_context(mounted)
-        hosts, addresses = _addresses(stack)
+        *hosts, bucket_host = _make_hosts(stack)
+        bucket = stack.enter_context(_run_bucket(bucket_host)) if has_bucket else None
+        addresses = [free_address() if host is None else f"{host.address}:{PORT}" for host in hosts]
         token_file = write_service_token(folder)
         url, targets = create_database(server.url), ",".join(addresses[2:4])
         asyncio.run(upgrade_database(ControlSettings(data_dir=disk / "data", database_url=url)))
@@ -242,6 +254,12 @@ def run_cluster(folder: Path, rng: random.Random) -> Iterator[Cluster]:
             },
             "gateway": {"control_target": controls, "inference_target": targets},
         }
+        if bucket is not None:
+            kinds["control"] |= {
+                "blobs_url": bucket.url("files"),
+                "blobs_access_key_id": KEY_ID,
+                "blobs_secret_access_key": SECRET,
+            }
         members = {}
         for name, host, address in zip(NAMES, hosts, addresses, strict=True):
             kind, own = name.partition("-")[0], folder / name
@@ -255,7 +273,7 @@ def run_cluster(folder: Path, rng: random.Random) -> Iterator[Cluster]:
             stack.callback(_end, members[name])
         with ThreadPoolExecutor(len(members)) as threads:
             list(threads.map(Member.start, members.values()))
-        yield Cluster(members, server, disk, token_file.read_text().strip())
+        yield Cluster(members, server, disk, token_file.read_text().strip(), bucket)
 
 
 def _end(member: Member) -> None:
