@@ -19,6 +19,7 @@ from bench.parts import (
     queue,
     queue_faults,
     replicas,
+    routing,
     runs,
     search,
     sessions,
@@ -59,5 +60,6 @@ PARTS = (
     attacks.PART,
     warm.PART,
     sessions.PART,
+    routing.PART,
 )
 LONG = (replicas.PART, soak.PART, queue_faults.PART)  # measured only if named in --parts
