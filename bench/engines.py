@@ -1,5 +1,4 @@
-"""Engines of others for the part `upstream`: the stand-in of the tests, and vLLM, also without a
-server.
+"""Engines of others: the stand-in of the tests, and vLLM, also without a server.
 
 vLLM serves a model in the shape of 0.5 B parameters with the bundled model's tokenizer. Its weights
 are its own dummies, so its text is noise.
@@ -71,10 +70,13 @@ def stand_in(folder: Path, step_s: float) -> Iterator[Server]:
 
 
 @contextmanager
-def vllm(python: Path, shape: EngineShape, folder: Path) -> Iterator[Server]:
+def vllm(
+    python: Path, shape: EngineShape, folder: Path, dtype: str = "float32"
+) -> Iterator[Server]:
     """Run vLLM's server; `folder` gets its log."""
     (port,) = free_ports(1)
-    arguments = [f"--{name.replace('_', '-')}={value}" for name, value in vllm_engine(shape)]
+    engine = vllm_engine(shape, dtype)
+    arguments = [f"--{name.replace('_', '-')}={value}" for name, value in engine]
     server = ["-m", "vllm.entrypoints.openai.api_server", "--host=127.0.0.1", f"--port={port}"]
     options = ["--enforce-eager", f"--served-model-name={MODEL_NAME}", "--no-enable-log-requests"]
     command = [str(python), *server, *arguments, *options]
@@ -133,12 +135,12 @@ def _read_answer(process: subprocess.Popen[str]) -> dict[str, Any]:
     raise ServerFailed(f"vLLM's own batch has ended with code {process.wait()}")
 
 
-def vllm_engine(shape: EngineShape) -> list[tuple[str, Any]]:
+def vllm_engine(shape: EngineShape, dtype: str = "float32") -> list[tuple[str, Any]]:
     """The arguments of both of vLLM's engines."""
     return [
         ("model", str(shape.model)),
         ("load_format", "dummy"),
-        ("dtype", "float32"),
+        ("dtype", dtype),
         ("max_model_len", shape.context_tokens),
         ("max_num_seqs", shape.slots),
     ]

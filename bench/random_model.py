@@ -52,11 +52,21 @@ SHAPES = {
 def ensure_model(shape: str, folder: Path, peers: Path) -> Path:
     """Return the Q4_0 model of that shape, after generating it if it does not exist."""
     target = folder / f"random-{shape}-text-q4_0.gguf"
+    return _ensure(target, paths.vocabulary_file(peers), shape, "Q4_0", peers)
+
+
+def ensure_bf16_model(shape: str, folder: Path, peers: Path) -> Path:
+    """Return the same in BF16, with the small vocabulary of the bundled model."""
+    target = folder / f"random-{shape}-demo-bf16.gguf"
+    return _ensure(target, paths.BUNDLED_MODEL, shape, "BF16", peers)
+
+
+def _ensure(target: Path, vocabulary: Path, shape: str, kind: str, peers: Path) -> Path:
     if not target.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        full, partial = folder / f"random-{shape}-f16.gguf", target.with_suffix(".part")
-        write_model(paths.vocabulary_file(peers), full, SHAPES[shape], f"random-{shape}")
-        command = [str(peers / "llama-quantize"), str(full), str(partial), "Q4_0"]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        full, partial = target.with_suffix(".f16"), target.with_suffix(".part")
+        write_model(vocabulary, full, SHAPES[shape], f"random-{shape}")
+        command = [str(peers / "llama-quantize"), str(full), str(partial), kind]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         partial.rename(target)
         full.unlink()

@@ -30,6 +30,7 @@ from bench.parts import (
     uneven,
     unique,
     upstream,
+    vllm,
     warm,
 )
 
@@ -54,6 +55,8 @@ PARTS = (
     dialects.PART,
     chats.PART,
     upstream.PART,
+    upstream.VLLM_PART,
+    vllm.PART,
     documents.PART,
     pictures.PART,
     page.PART,

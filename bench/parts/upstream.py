@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import httpx
 
@@ -64,15 +64,18 @@ _ANSWER_S = 600.0
 
 
 def measure(stage: Stage) -> Iterator[Measurement]:
-    """Measure the adapter alone, then beside each engine that is there."""
+    """Measure the adapter alone, then beside llama-server."""
     sizes = stage.sizes(FULL, QUICK)
-    rounds = stage.rounds or sizes.rounds
-    yield from _adapter_costs(stage, rounds)
+    yield from _adapter_costs(stage, stage.rounds or sizes.rounds)
     shape = stage.shape(slots=STREAMS, context_tokens=1024)
     if stage.peers is not None:
         program = stage.peers / "llama-server"
         starting = servers.llama_server(program, shape, stage.folder, NEW_PROMPTS[0])
         yield from _beside(stage, starting, shape, "llama-server", stage.model)
+
+
+def measure_vllm(stage: Stage) -> Iterator[Measurement]:
+    """Measure beside vLLM, if it is there."""
     if stage.vllm is not None:
         model = engines.write_vllm_model(stage.folder / "model")
         shape = EngineShape(model, STREAMS, 1024, stage.threads)
@@ -305,6 +308,10 @@ def _first_token_result(
     )
 
 
+_REQUESTS: Final = (
+    f"`/v1/completions` with token ids, {FULL.prompt_tokens} in, {FULL.output_tokens} out, and the"
+    " same over gRPC"
+)
 PART = Part(
     name="upstream",
     title="In front of an engine of others",
@@ -312,13 +319,21 @@ PART = Part(
         f"First the frontend's processor time for a token of `Generate`, {STREAMS} streams at once,"
         " over an engine that only writes events: all of it while that writes as fast as it can,"
         " and in steps of 25 ms what it is more than over Corral's own engine. Then Corral over"
-        " llama-server and vLLM, beside a client that asks the same engine itself:"
-        f" `/v1/completions` with token ids, {FULL.prompt_tokens} in, {FULL.output_tokens} out, and"
-        f" the same over gRPC. Last a batch of {FULL.batch_lines:,} lines of {BATCH_TOKENS}"
+        f" llama-server, beside a client that asks the same engine itself: {_REQUESTS}."
+    ),
+    measure=measure,
+    conclude=conclude,
+)
+VLLM_PART = Part(
+    name="upstream-vllm",
+    title="In front of vLLM",
+    text=(
+        f"Corral over vLLM, beside a client that asks the same engine itself: {_REQUESTS}. Then a"
+        f" batch of {FULL.batch_lines:,} lines of {BATCH_TOKENS}"
         " tokens in and out, beside vLLM's own `LLM.generate` of the same prompts, and beside a"
         f" client that asks vLLM's server without streams, {LINES_AT_ONCE} at once, which no batch"
         " over HTTP can surpass. vLLM's model has the shape of 0.5 B parameters, and dummy weights."
     ),
-    measure=measure,
+    measure=measure_vllm,
     conclude=conclude,
 )

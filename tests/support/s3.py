@@ -54,6 +54,7 @@ def run_s3_bucket(host: str = "127.0.0.1", prefix: Sequence[str] = ()) -> Iterat
         stderr=subprocess.DEVNULL,
         cwd=_ROOT,
         text=True,
+        start_new_session=True,  # the kernel hangs up an orphaned group with a stopped process
     )
     try:
         port = process.stdout.readline().strip() if process.stdout else ""
