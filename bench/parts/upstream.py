@@ -193,7 +193,7 @@ def _batches(
         stage.control("control", beside) as control,
         engines.vllm_batch(python, shape, stage.folder, BATCH_TOKENS) as run_vllm_batch,
     ):
-        for number in range(sizes.batch_rounds):
+        for number in range(stage.rounds or sizes.batch_rounds):
             # Prompts of its own for each that asks the same engine, which keeps their prefixes.
             prompts, others = (_batch_prompts(sizes, 2 * number + each) for each in range(2))
             turns = {

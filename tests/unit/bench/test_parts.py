@@ -22,12 +22,14 @@ from bench.parts import (
     page,
     policies,
     replicas,
+    routing,
     runs,
     sessions,
     shared,
     soak,
     tokens,
     upstream,
+    vllm,
     warm,
 )
 from bench.parts.upstream import FULL_SPEED, GRPC, OWN_ENGINE, PACED
@@ -98,6 +100,39 @@ def test_replicas_are_compared_with_as_many_times_one() -> None:
     assert [result.ratio for result in results] == pytest.approx(ratios)
     assert [result.is_met for result in results] == [True, True, True, False, None, None]
     assert "<circle" in replicas.draw(measurements)["throughput"]
+
+
+def test_a_call_to_one_of_several_targets_is_compared_with_one_target() -> None:
+    """In the same round, without a target."""
+    costs = {1: 2000.0, 4: 2100.0}
+    measurements = [
+        Measurement(routing.TARGETS.format(count=count), 0, CORRAL, cost)
+        for count, cost in costs.items()
+    ]
+
+    results = routing.conclude(measurements)
+
+    assert [result.ratio for result in results] == pytest.approx([1.0, 1.05])
+    assert {result.is_met for result in results} == {None}
+
+
+def test_corral_is_compared_with_vllm_and_unique_prompts_with_llama_server_too() -> None:
+    """The same kernels: what both lack is theirs."""
+    measurements = [
+        Measurement(load, 0, system, speed)
+        for load, system, speed in (
+            (f"{vllm.UNIQUE}, 16 at once", CORRAL, 95.0),
+            (f"{vllm.UNIQUE}, 16 at once", vllm.VLLM, 100.0),
+            (f"{vllm.UNIQUE}, 16 at once", "llama-server streams", 95.0),
+            ("one prompt of 800, 16 at once", CORRAL, 110.0),
+            ("one prompt of 800, 16 at once", vllm.VLLM, 100.0),
+        )
+    ]
+
+    results = vllm.conclude(measurements)
+
+    assert [result.ratio for result in results] == pytest.approx([0.95, 1.1, 1.0])
+    assert [result.is_met for result in results] == [False, True, True]
 
 
 def test_the_limit_computes_every_token_once() -> None:
