@@ -4,7 +4,7 @@ llama-server is compiled from the source of the locked llama-cpp-python (bench/p
 for the CPU is installed from requirements/engine-vllm.in into `.venv-engine-vllm`, and so are the
 router SMG and agentic-api, unless CORRAL_LLAMA_SERVER (a program, or the URL of one that runs),
 CORRAL_VLLM (a Python, or a URL), CORRAL_SMG and CORRAL_AGENTIC (programs) name others. One that
-cannot be had is named, and its tests are skipped. SGLang has no build for the CPU.
+cannot be had is named, its tests are skipped, and the run fails. SGLang has no build for the CPU.
 """
 
 import os
@@ -25,21 +25,20 @@ _HANGS_S: Final = 2400
 
 
 def main(arguments: list[str]) -> int:
-    """Find the engines and run pytest with the arguments. Returns its exit code; 1 if no engine is
-    there."""
+    """Find the engines and run pytest with the arguments. Returns its exit code; 1 if an engine is
+    missing."""
     found = {}
     for kind, variable in {**VARIABLES, **_OTHERS}.items():
         program = os.environ.get(variable) or _MAKERS[kind]()
         if program is None:
-            print(f"SKIPPED {kind}: it cannot be installed here")
+            print(f"MISSING {kind}: it cannot be installed here")
             continue
         found[variable] = program
         print(f"{kind}: {_version(kind, program)} ({program})", flush=True)
-    if not found:
-        return 1
     limit = f"faulthandler_timeout={_HANGS_S}"
     command = [sys.executable, "-m", "pytest", "-q", "-o", limit, "tests/engines", *arguments]
-    return subprocess.run(command, cwd=ROOT, env=os.environ | found, check=False).returncode
+    code = subprocess.run(command, cwd=ROOT, env=os.environ | found, check=False).returncode
+    return code or int(len(found) < len(_MAKERS))
 
 
 def _make_llama_server() -> str | None:
