@@ -2,6 +2,7 @@
 and its options; files that it needs are in a folder of Corral's own."""
 
 import functools
+import hashlib
 import os
 import shlex
 import signal
@@ -76,7 +77,7 @@ def launch(
     key, models = choose_key(keys, limit, may_create=show_key or not is_printed)
     first, *others = choose_model(models, model)
     shown = key if show_key or not is_printed or key == PLACEHOLDER else _MASK
-    files = folder / chosen.name / urlsplit(gateway).netloc.replace(":", "-")
+    files = folder / chosen.name / _folder_name(gateway, project, first)
     settings = chosen.configure(Endpoint(gateway, shown, first, others, files))
     variables = {KEY_VARIABLE: shown, _SERVICE_TOKEN: None, **settings.variables}
     command = [path, *settings.options, *arguments]
@@ -86,6 +87,12 @@ def launch(
     check_context(chosen, first, is_confirmed=yes)
     write_files(settings.files)
     execute(command, variables)
+
+
+def _folder_name(gateway: str, project: str | None, model: ServedModel) -> str:
+    """Each project and model has files of its own: a program may read them again while it runs."""
+    digest = hashlib.sha256(f"{project or 'default'} {model.name}".encode()).hexdigest()[:8]
+    return f"{urlsplit(gateway).netloc.replace(':', '-')}-{digest}"
 
 
 def print_programs() -> None:

@@ -193,7 +193,7 @@ async def launcher(tmp_path: Path) -> AsyncIterator[Launcher]:
 def plain(text: str, launcher: Launcher, key: str) -> str:
     """Replace what differs in each run."""
     place = launcher.gateway.removeprefix("http://").replace(":", "-")
-    folder = rf"{re.escape(str(launcher.home))}/.config/corral/launch/[a-z]+/{place}"
+    folder = rf"{re.escape(str(launcher.home))}/.config/corral/launch/[a-z]+/{place}-[0-9a-f]{{8}}"
     return re.sub(folder, "FILES", text).replace(launcher.gateway, "URL").replace(key, "KEY")
 
 
