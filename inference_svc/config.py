@@ -75,8 +75,8 @@ class EngineSettings(SettingsGroup):
     """How long sequences with other adapters may use the engine while some wait for their turn;
     those with a higher priority wait for one step."""
     saved_prefix_mib: int | None = Field(None, ge=0)
-    """Memory of a model for cached prefixes without a slot; 0 disables it. Unset: chosen from the
-    available memory."""
+    """Memory of a model for cached prefixes without a slot; 0 disables it. Unset: an eighth of the
+    available memory, at most 8 GiB, divided by the models. A longer prefix is not archived."""
     pooling: Literal["mean", "cls", "last"] | None = None
     """How token vectors are pooled to one embedding. Unset: from the model's file; else the mean
     for an encoder and the last token for a model that generates."""
@@ -124,9 +124,9 @@ class SnapshotSettings(SettingsGroup):
     """Which prefixes are also kept on disk, for restarts and for what does not fit into memory:
     those of stored objects (threads, conversations, responses), or all, also of stateless requests.
     `corral up` with loopback addresses sets all, unless this is set."""
-    archive_mib: int = Field(1024, ge=0)
-    """Maximum size of cached prefixes on disk; the least recently used are deleted. 0 disables
-    it."""
+    archive_mib: int = Field(8192, ge=0)
+    """Maximum size of cached prefixes on disk; the least recently used are deleted. A twentieth of
+    the disk, at most 2 GiB, stays free. 0 disables it."""
     archive_files: int = Field(256, ge=0)
     """Maximum number of cached prefixes on disk."""
     archive_age_s: float = Field(604_800.0, gt=0)

@@ -70,6 +70,7 @@ class PrefixOffloader:
         self._readers: dict[str, list[int]] = {}
         self._used_at: dict[str, float] = {}  # of files whose prefix was found in memory
         self._unwritten_bytes = 0
+        self._last_failure: type[DomainError] | None = None
         self._num_hits = self._num_misses = self._num_written = self._num_evicted = 0
         self._reported: DiskCacheLoad | None = None
         self._engine.prefix_cache.on_evicted = self._write_evicted
@@ -271,11 +272,18 @@ class PrefixOffloader:
             self._unwritten_bytes -= size
             written = self._unwritten.pop(snapshot.snapshot_id)
             if timed is not None:
+                self._last_failure = None
                 self._add_to_index(written, timed[0])
             then(None if timed is None else timed[1])
 
+        def fail(error: DomainError) -> None:
+            if type(error) is not self._last_failure:  # else a full disk is logged at each write
+                self._last_failure = type(error)
+                log.warning("a prefix of %d tokens is not archived: %s", len(prefix.tokens), error)
+            end(None)
+
         save = partial(_timed, self._cache.save, snapshot, prefix.state, replaced)
-        self._writes.run(_THREAD, save, end, lambda _: end(None))
+        self._writes.run(_THREAD, save, end, fail)
         return True
 
     def _replaced_by(self, prefix: SavedPrefix) -> set[str]:

@@ -22,7 +22,8 @@ from inference_svc.upstream_settings import UpstreamSettings
 from svc_kit.lifecycle import StartupError
 from svc_kit.settings.groups import UpstreamTlsSettings
 
-_MAX_SAVED_BYTES = 1 << 30
+_SAVED_SHARE = 8
+_MAX_SAVED_BYTES = 8 << 30  # as llama-server (--cache-ram)
 _DEFAULT_ENCODER_TOKENS = 8192  # the buffers of an encoder grow with its longest input
 
 
@@ -62,7 +63,11 @@ def disk_cache_folder(settings: InferenceSettings) -> FolderLimits:
     limits = settings.snapshots
     folder = snapshot_folder(settings).path / "archive"
     return FolderLimits(
-        folder, limits.archive_mib << 20, limits.archive_files, limits.archive_age_s
+        folder,
+        limits.archive_mib << 20,
+        limits.archive_files,
+        limits.archive_age_s,
+        setting="snapshots.archive_mib",
     )
 
 
@@ -164,7 +169,7 @@ class EngineConfigBuilder:
     def _saved_bytes(self) -> int:
         if self.settings.engine.saved_prefix_mib is not None:
             return self.settings.engine.saved_prefix_mib << 20
-        return min(available_memory_bytes() // 32, _MAX_SAVED_BYTES) // self.num_models
+        return min(available_memory_bytes() // _SAVED_SHARE, _MAX_SAVED_BYTES) // self.num_models
 
     def _embedding(
         self,

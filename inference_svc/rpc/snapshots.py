@@ -120,20 +120,28 @@ class SnapshotService:
 
     async def _drop_archived(self, owners: tuple[str, ...]) -> int:
         """Drop from the disk first, so that no engine loads the files meanwhile, then from every
-        engine, which may have prefixes that are not on disk yet. Errors of one engine do not skip
-        the others."""
-        async with self._drop_lock:
-            num_dropped = await asyncio.to_thread(self._archive.drop, owners)
-        command, errors = DropCachedPrefixes(UNSET_ID, owners), []
+        engine, which may have prefixes that are not on disk yet, then what an engine that was
+        unloaded meanwhile has written. Errors of one do not skip the others."""
+        command, errors = DropCachedPrefixes(UNSET_ID, owners), list[DomainError]()
+        num_dropped = await self._drop_from_disk(owners, errors)
         for _, engine in self._loaded():
             try:
                 engine.check_open()
                 num_dropped += await engine.snapshots.run(command)
             except DomainError as error:
                 errors.append(error)
+        num_dropped += await self._drop_from_disk(owners, errors)
         if errors:
             raise errors[0]
         return num_dropped
+
+    async def _drop_from_disk(self, owners: tuple[str, ...], errors: list[DomainError]) -> int:
+        try:
+            async with self._drop_lock:
+                return await asyncio.to_thread(self._archive.drop, owners)
+        except StorageFailed as error:
+            errors.append(error)
+            return 0
 
     async def _run_on_any(
         self, command: Callable[[str], SnapshotCommand], default: DomainError

@@ -7,6 +7,7 @@ damaged or has the format of another release is deleted; its prefix is recompute
 
 import logging
 import math
+import shutil
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
@@ -16,9 +17,16 @@ from inference_svc.engine.request import is_of_project
 from inference_svc.engine.saved_state import CellLayout
 from inference_svc.snapshots.snapshot import Fingerprint, Snapshot
 from inference_svc.snapshots.store import FolderLimits, FolderUsage, SnapshotStore
-from svc_kit.errors import SnapshotCorrupt, SnapshotIncompatible, SnapshotNotFound
+from svc_kit.errors import (
+    SnapshotCorrupt,
+    SnapshotIncompatible,
+    SnapshotNotFound,
+    StorageFailed,
+)
 
 log = logging.getLogger(__name__)
+_RESERVED_SHARE, _MAX_RESERVE = 20, 2 << 30
+"""Of the disk; bytes."""
 
 
 class SaveResult(NamedTuple):
@@ -58,10 +66,20 @@ class DiskPrefixCache:
         return [each for each in self._snapshots() if each.fingerprint == fingerprint]
 
     def save(self, snapshot: Snapshot, state: bytearray, replaced: Collection[str]) -> SaveResult:
-        """Write a prefix and delete the `replaced` ones. Raises `SnapshotTooLarge`."""
+        """Write a prefix and delete the `replaced` ones. Raises `SnapshotTooLarge`, or
+        `StorageFailed` if the disk would be nearly full."""
+        self._check_free_space(len(state))
         num_evicted = self._store.save(snapshot, state, self._cell_layout(state))
         self._store.drop(replaced)
         return SaveResult(self.snapshot_ids(), num_evicted)
+
+    def _check_free_space(self, num_bytes: int) -> None:
+        """The archive, a cache, leaves what databases and files on the same disk need."""
+        with suppress(FileNotFoundError):  # the folder is created by the first write
+            disk = shutil.disk_usage(self.limits.path)
+            reserve = min(disk.total // _RESERVED_SHARE, _MAX_RESERVE)
+            if disk.free - num_bytes < reserve:
+                raise StorageFailed(problem=f"{disk.free >> 20} MiB are free on its disk")
 
     def snapshot_ids(self) -> frozenset[str]:
         """The snapshot ids that are on disk."""
@@ -84,9 +102,14 @@ class DiskPrefixCache:
             return None
 
     def drop(self, owners: Collection[str]) -> int:
-        """Delete the prefixes of owners; returns the number of deleted files."""
-        ids = [each.snapshot_id for each in self._snapshots() if each.kept_for in owners]
-        return self._store.drop(ids)
+        """Delete the prefixes of owners; returns the number of deleted files. Raises
+        `StorageFailed`, after deleting the others, if a file cannot be read: it may be one."""
+        unreadable = list[StorageFailed]()
+        ids = [each.snapshot_id for each in self._snapshots(unreadable) if each.kept_for in owners]
+        num_deleted = self._store.drop(ids)
+        if unreadable:
+            raise unreadable[0]
+        return num_deleted
 
     def delete_expired(self) -> int:
         """Delete the prefixes of projects that were not used for longer than the limit; returns
@@ -94,11 +117,17 @@ class DiskPrefixCache:
         old = self._snapshots(used_before=time.time() - self.limits.max_age_s)
         return self._store.drop([each.snapshot_id for each in old if is_of_project(each.kept_for)])
 
-    def _snapshots(self, *, used_before: float = math.inf) -> Iterator[Snapshot]:
+    def _snapshots(
+        self, unreadable: list[StorageFailed] | None = None, *, used_before: float = math.inf
+    ) -> Iterator[Snapshot]:
+        """All files but those that cannot be read now, whose errors are added to `unreadable`."""
         for snapshot_id in self._store.ids(used_before=used_before):
             try:
                 with suppress(SnapshotNotFound):  # deleted by another engine meanwhile
                     yield self._store.describe(snapshot_id)
+            except StorageFailed as problem:
+                if unreadable is not None:
+                    unreadable.append(problem)
             except (SnapshotCorrupt, SnapshotIncompatible) as problem:
                 self._delete_unusable(snapshot_id, problem)
 

@@ -54,12 +54,13 @@ def new_snapshot_id() -> str:
 @dataclass(frozen=True, slots=True)
 class FolderLimits:
     """Limits of a folder. In the disk prefix cache `max_age_s` is how long the files of projects
-    stay after their last use."""
+    stay after their last use. `setting` is the name of `max_bytes`."""
 
     path: Path
     max_bytes: int
     max_files: int
     max_age_s: float = math.inf
+    setting: str = "snapshots.max_mib"
 
 
 NO_SNAPSHOTS = FolderLimits(Path(os.devnull), 0, 0)
@@ -98,7 +99,7 @@ class SnapshotStore:
                 snapshot=snapshot.snapshot_id,
                 size_bytes=size,
                 limit_bytes=limit,
-                setting="snapshots.max_mib",
+                setting=self._limits.setting,
             )
         with _convert_os_errors():
             self._limits.path.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -203,8 +203,8 @@ class SlotAllocator:
         fit into memory, from which it is restored."""
         if not self._is_readable(slot) or not self._cut_to_tokens(slot):
             return None
-        is_too_large = self._backend.state_bytes(slot.index) > self._prefix_cache.max_bytes
-        return None if is_too_large else self._save(slot)
+        fits = self._prefix_cache.fits(self._backend.state_bytes(slot.index))
+        return self._save(slot) if fits else None
 
     def drop_cached(self) -> int:
         """Drop all cached prefixes and return their number of tokens."""

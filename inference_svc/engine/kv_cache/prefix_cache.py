@@ -3,6 +3,7 @@
 An entry has the KV cells of a slot and their tokens, under the cache key of their owner.
 """
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable, Sequence
 
@@ -10,6 +11,7 @@ from inference_svc.engine.events import TierLoad
 from inference_svc.engine.media import MediaSpan
 from inference_svc.engine.saved_state import SavedPrefix
 
+log = logging.getLogger(__name__)
 MAX_ENTRIES = 512
 
 
@@ -26,6 +28,7 @@ class PrefixCache:
         self._entries: OrderedDict[int, SavedPrefix] = OrderedDict()
         self._new: dict[int, SavedPrefix] = {}  # archived ones that `pop_new` has not returned
         self._bytes = self._reserved = 0
+        self._has_warned = False
         self._num_hits = self._num_written = self._num_evicted = 0
 
     def __len__(self) -> int:
@@ -68,6 +71,18 @@ class PrefixCache:
     def is_enabled(self) -> bool:
         """Whether entries can be stored."""
         return self.max_bytes > 0 and self._max_entries > 0
+
+    def fits(self, num_bytes: int) -> bool:
+        """Whether a state could ever be stored; that one could not is logged once."""
+        if num_bytes <= self.max_bytes:
+            return True
+        if self.is_enabled and not self._has_warned:
+            self._has_warned = True
+            log.warning(
+                "a prefix of %d MiB is not kept: engine.saved_prefix_mib allows %d",
+                *(num_bytes >> 20, self.max_bytes >> 20),
+            )
+        return False
 
     def load(self, num_misses: int) -> TierLoad:
         """Size and hits, for the metrics. The caller counts misses."""
@@ -122,7 +137,7 @@ class PrefixCache:
     def put(self, entry: SavedPrefix) -> bool:
         """Store an entry and remove those that it replaces; return False if it does not fit."""
         if len(entry.state) > self.capacity:
-            if len(entry.state) <= self.max_bytes:  # a larger state could never be restored
+            if self.fits(len(entry.state)):  # a larger state could never be restored
                 self._evict(entry)
             return False
         for old in list(self._entries.values()):

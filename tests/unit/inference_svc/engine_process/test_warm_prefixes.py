@@ -1,5 +1,6 @@
 """When prefixes in slots and memory are written to disk, with a fake engine and a real folder."""
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -190,21 +191,32 @@ def test_a_broken_disk_is_not_tried_again_until_the_prefix_has_grown(
     bench.run(LONG, PROJECT)
     bench.settle()
     bench.settle()
-    assert len(caplog.records) == 1
+    assert num_attempts(caplog) == 1
 
     bench.run(OTHER, "thread_1")
     assert bench.archive_all() == 0
-    assert len(caplog.records) == 2
+    assert num_attempts(caplog) == 2
 
 
-def test_a_state_larger_than_the_memory_is_not_copied(folder: Path) -> None:
-    """It could not be loaded again."""
+def num_attempts(caplog: pytest.LogCaptureFixture) -> int:
+    """Each failure of the disk is logged as an error; that a prefix is lost, once."""
+    levels = [record.levelno for record in caplog.records]
+    assert levels.count(logging.WARNING) == 1
+    return levels.count(logging.ERROR)
+
+
+def test_a_state_larger_than_the_memory_is_not_copied(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It could not be loaded again. The log says once which setting is too small."""
     bench = WarmBench(folder, saved_bytes=1000)
     bench.run(LONG, PROJECT)
     bench.settle()
 
     assert bench.archive_all() == 0
     assert not files(folder)
+    (record,) = caplog.records
+    assert "engine.saved_prefix_mib" in record.getMessage()
 
 
 def test_conversations_with_the_same_beginning_store_it_once(folder: Path) -> None:

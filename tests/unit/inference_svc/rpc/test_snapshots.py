@@ -42,11 +42,13 @@ class FakeSnapshots:
     def __init__(self, result: Snapshot | DomainError) -> None:
         self.use = FolderUsage(0, 0)
         self.dropped: list[str] = []
+        self.on_dropped: Callable[[], object] = lambda: None
         self._result = result
 
     async def run(self, command: FileCommand) -> object:
         if isinstance(command, DropCachedPrefixes):
             self.dropped += command.owners
+            self.on_dropped()
             return len(command.owners)
         if isinstance(self._result, DomainError):
             raise self._result
@@ -207,6 +209,19 @@ async def test_every_engine_drops_the_prefixes_of_a_stored_object(
         await service.drop(request)
     names = ["thread_1", project_archive("red")]
     assert [snapshots.dropped for snapshots in engine_snapshots] == [names, names * 2]
+
+
+async def test_what_an_engine_writes_while_it_is_unloaded_is_dropped_too(
+    make_service: MakeService, archive: DiskPrefixCache
+) -> None:
+    """It is no longer among the engines that are told."""
+    harness = await load_models({"a": make_sequence_snapshot()})
+    written = make_snapshot(new_snapshot_id(), kept_for="thread_1")
+    get_snapshots(harness, "a").on_dropped = lambda: archive.save(written, bytearray(40), ())
+
+    await make_service(harness).drop(pb.DropSnapshotsRequest(object_ids=["thread_1"]))
+
+    assert archive.snapshot_ids() == frozenset()
 
 
 async def test_a_model_without_a_digest_has_no_snapshots(
