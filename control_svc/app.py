@@ -54,7 +54,7 @@ from svc_kit.auth.authenticator import Authenticator, ServiceToken, build_authen
 from svc_kit.lifecycle import notify_systemd, stop_on_signals
 from svc_kit.management import ManagementServer, run_management
 from svc_kit.metrics import BackupMetrics, JobMetrics, MoveMetrics, ProcessMetrics, StreamMetrics
-from svc_kit.rpc.client import WINDOW_BYTES, Option
+from svc_kit.rpc.client import WINDOW_BYTES
 from svc_kit.rpc.replica_channel import open_replica_channel
 from svc_kit.rpc.server import RpcServer, Service
 from svc_kit.sandbox.jobs import JobRunner
@@ -65,8 +65,6 @@ from svc_kit.tracing.span import Tracer
 
 log = logging.getLogger(__name__)
 _PAGE_TOKEN_KEY_BYTES: Final = 32
-_INFERENCE_OPTIONS: Final[Sequence[Option]] = [("grpc.enable_retries", 0)]
-"""gRPC must not retry: batches count how often an engine died on a line."""
 _INSTALLATION_BYTES: Final = 16
 SANDBOX = SandboxSettings(min_children=0, max_children=3)
 """No idle children, since adapters are registered rarely."""
@@ -213,8 +211,7 @@ async def _open_core(
                     settings.inference_target,
                     balancer=settings.inference_balancer,
                     tls=settings.inference_tls,
-                    options=_INFERENCE_OPTIONS,
-                    outlives_engines=False,
+                    outlives_engines=False,  # batches count how often an engine died on a line
                     metrics=MoveMetrics(registry),
                 )
             ),

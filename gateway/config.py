@@ -93,8 +93,9 @@ class GatewaySettings(AccessSettings):
     inference_tls: UpstreamTlsSettings | None = None
     """TLS to the inference service. Unset: plaintext."""
     control_target: TargetAddress = "127.0.0.1:50052"
-    """The control service, host:port. While it is unreachable, its routes (files, batches, and so
-    on) return 503, as do requests with keys that are not in the settings."""
+    """The control service, host:port, or of several processes gRPC's list, ipv4:IP:port,IP:port.
+    While it is unreachable, its routes (files, batches, and so on) return 503, as do requests with
+    keys that are not in the settings."""
     control_tls: UpstreamTlsSettings | None = None
     """TLS to the control service. Unset: plaintext."""
     service_token_file: Path | None = None

@@ -250,8 +250,9 @@ class InferenceSettings(AccessSettings):
     service_token_file: Path | None = None
     """File with the service token, by which Corral's services authenticate each other."""
     control_target: TargetAddress | None = "127.0.0.1:50052"
-    """The control service, host:port, for stored keys, desired adapters and usage reports. Used
-    only with a service_token_file. "none": no control service."""
+    """The control service, host:port, or of several processes gRPC's list, ipv4:IP:port,IP:port,
+    for stored keys, desired adapters and usage reports. Used only with a service_token_file.
+    "none": no control service."""
     control_tls: UpstreamTlsSettings | None = None
     """TLS to the control service. Unset: plain text."""
     key_cache_s: KeyCacheSeconds = 30.0

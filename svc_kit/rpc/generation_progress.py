@@ -177,6 +177,10 @@ class GenerationProgress:
         return released
 
 
+def has_snapshot(request: Generation) -> bool:
+    return any(each.snapshot_id for each in request.options.resume)
+
+
 def _differ(first: str, other: str) -> bool:
     """Whether two digests differ; one that is empty is not known."""
     return len({first, other} - {""}) > 1
@@ -184,7 +188,7 @@ def _differ(first: str, other: str) -> bool:
 
 def _obstacle(request: Generation) -> str:
     """Why an answer to a request can only be given by one replica; empty if by others too."""
-    if any(each.snapshot_id for each in request.options.resume):
+    if has_snapshot(request):
         return "the snapshot from which it goes on is on one replica"
     if request.ByteSize() > KEPT_BYTES:
         return "requests of more than 4 MiB are not kept"

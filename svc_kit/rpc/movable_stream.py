@@ -7,14 +7,20 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import grpc.aio
 
-from svc_kit.errors import EngineRestarting, GenerationLost, ModelNotFound, Unavailable
+from svc_kit.errors import (
+    DomainError,
+    EngineRestarting,
+    GenerationLost,
+    ModelNotFound,
+    Unavailable,
+)
 from svc_kit.errors.status import from_rpc_error, request_id_of, to_rpc_error
 from svc_kit.metrics import MoveMetrics
-from svc_kit.rpc.generation_progress import GenerationProgress
+from svc_kit.rpc.generation_progress import GenerationProgress, has_snapshot
 from svc_kit.rpc.prefix_key import Generation, prefix_key
 
 _log = logging.getLogger(__name__)
@@ -37,10 +43,21 @@ _REFUSALS: Final = frozenset(
         grpc.StatusCode.UNIMPLEMENTED,
     }
 )
+_OUTPUT: Final = frozenset(("delta", "finished"))
 Start = Callable[..., Any]
-Find = Callable[[Any, Any, float | None], Awaitable[Any]]
-"""Starts a request, with metadata and timeout, where its model is; None if that is nowhere."""
 Metadata = Sequence[tuple[str, str]]
+
+
+class Candidates(NamedTuple):
+    """The replicas that have the model of a request: methods that start it at each, the best one
+    first. `away` is the error if others do not answer, which may have it too."""
+
+    starts: list[Start]
+    away: grpc.aio.AioRpcError | None
+
+
+Find = Callable[[Any, Any], Awaitable[Candidates]]
+"""Finds the candidates for a request with its metadata. Raises AioRpcError if it cannot."""
 
 
 def lacks_model(error: grpc.aio.AioRpcError) -> bool:
@@ -48,13 +65,26 @@ def lacks_model(error: grpc.aio.AioRpcError) -> bool:
     return is_missing and isinstance(from_rpc_error(error), ModelNotFound)
 
 
+def is_replica_lost(error: grpc.aio.AioRpcError) -> bool:
+    """Whether the call may be made at another replica, and no engine died while it computed it."""
+    decoded = from_rpc_error(error)
+    return isinstance(decoded, Unavailable) and not _is_engine_death(decoded)
+
+
+def _is_engine_death(error: DomainError) -> bool:
+    return isinstance(error, EngineRestarting) and error.phase is not None
+
+
 class MovableStream:
     """One generation: first at the home of its prefix, then, if need be, over `spread`.
 
     A call that is lost before its first message is sent again. Later it goes on behind the tokens
-    that were delivered. If no other replica is there it fails with the error of the loss, and if
-    none can go on exactly with `GenerationLost`, which says why. A call with `WHOLE_KEY` delivers
-    its messages when all have arrived, and so begins again where it cannot go on.
+    that were delivered. If its replica lacks what it names (model, adapter, snapshot), those that
+    have the model are tried one after the other. If no other replica is there it fails with the
+    error of the loss, and if none can go on exactly with `GenerationLost`, which says why. A call
+    with `WHOLE_KEY` delivers its messages when all have arrived, and so begins again where it
+    cannot go on. One from a snapshot, which replicas seek when they have accepted it, delivers them
+    with the first output.
     """
 
     def __init__(
@@ -73,8 +103,8 @@ class MovableStream:
         self._metrics = metrics
         self._spread = spread
         self._find = find
-        self._is_found = False
-        """Whether the replica of the running attempt was found to have the model."""
+        self._candidates: Candidates | None = None
+        """What else the running attempt may try, if a replica lacked what it names."""
         self._metadata = tuple(metadata)
         self._outlives_engines = outlives_engines
         self._deadline = None if timeout is None else time.monotonic() + timeout
@@ -82,7 +112,10 @@ class MovableStream:
         is_whole = (WHOLE_KEY, "1") in self._metadata
         self._whole_request = request if is_whole and not self._progress.obstacle else None
         """Of an answer that may begin again."""
-        self._is_held_back = is_whole
+        self._is_whole = is_whole
+        self._from_snapshot = request if has_snapshot(request) else None
+        """Whose replica is only known when there is output."""
+        self._is_held_back = is_whole or self._from_snapshot is not None
         self._ready: deque[Any] = deque()
         self._num_moves = self._num_engines_died = 0
         self._loss: grpc.aio.AioRpcError | None = None
@@ -111,6 +144,8 @@ class MovableStream:
                 continue
             self._loss = None
             self._ready += delivered
+            if self._from_snapshot is not None and message.WhichOneof("event") in _OUTPUT:
+                self._from_snapshot, self._is_held_back = None, self._is_whole
         return self._ready.popleft() if self._ready else grpc.aio.EOF
 
     async def __aiter__(self) -> AsyncIterator[Any]:
@@ -138,16 +173,29 @@ class MovableStream:
                 self._start_elsewhere(self._loss or error)
 
     async def _has_found(self, error: grpc.aio.AioRpcError) -> bool:
-        """Start the attempt where the model is, if the chosen replica lacks it."""
-        if self._is_found or self._is_cancelled or not lacks_model(error):
+        """Start the attempt at another replica, if the chosen one lacks what it names. Raises
+        AioRpcError if that may be at a replica that is away."""
+        if self._is_cancelled or error.code() is not grpc.StatusCode.NOT_FOUND:
             return False
+        if self._progress.is_started and self._loss is None:  # behind what this attempt has sent
+            if self._from_snapshot is None:
+                return False
+            self._ready.clear()
+            self._progress = GenerationProgress(self._from_snapshot)
         request = self._progress.next_request()
-        call = await self._find(request, self._metadata, self._remaining_s())
-        if call is None:
+        try:
+            if self._candidates is None:
+                self._candidates = await self._find(request, self._metadata)
+            if not self._candidates.starts and self._candidates.away is not None:
+                raise self._candidates.away
+        except grpc.aio.AioRpcError as away:
+            raise self._loss or away from None
+        if not self._candidates.starts:
             return False
-        self._call, self._is_found = call, True
+        start = self._candidates.starts.pop(0)
+        self._call = start(request, metadata=self._metadata, timeout=self._remaining_s())
         if self._is_cancelled:
-            call.cancel()
+            self._call.cancel()
         return True
 
     def _prepare_move(self, error: grpc.aio.AioRpcError) -> None:
@@ -177,7 +225,7 @@ class MovableStream:
         """Start the next attempt; `error` is why."""
         _log.info("a generation moves to another replica: %s", error.details())
         self._count("resumed" if self._progress.is_started else "restarted", error)
-        self._is_found = False
+        self._candidates = None
         self._call = self._spread(
             self._progress.next_request(), metadata=self._metadata, timeout=self._remaining_s()
         )
@@ -185,14 +233,10 @@ class MovableStream:
     def _may_move(self, error: grpc.aio.AioRpcError) -> bool:
         if self._is_cancelled or self._num_moves == _MAX_MOVES:
             return False
-        if error.code() is grpc.StatusCode.NOT_FOUND:  # another one may have the adapter
-            is_new = not self._progress.is_started and self._num_moves == 0
-            return is_new and not lacks_model(error)
-        decoded = from_rpc_error(error)
-        if not isinstance(decoded, Unavailable):
-            return False
-        if not isinstance(decoded, EngineRestarting) or decoded.phase is None:
+        if is_replica_lost(error):
             return True
+        if not _is_engine_death(from_rpc_error(error)):
+            return False
         self._num_engines_died += 1
         return self._outlives_engines and self._num_engines_died < _MAX_ENGINES_DIED
 

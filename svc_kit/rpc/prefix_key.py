@@ -16,9 +16,10 @@ Generation = ChatRequest | GenerateRequest
 
 
 def prefix_key(request: Generation, metadata: Mapping[str, str | bytes]) -> str:
-    """The same text for requests that probably share a prefix: those of a project for a model, with
-    the same adapters and salt, and the same root. The root is the stored object, the session that
-    the client names, or what a conversation begins with, up to its first user message.
+    """The same text for requests that probably share a prefix: those of a project, not of its
+    prefix group, for a model, with the same adapters (by name and scale, whatever their files),
+    salt and root. The root is the stored object, the session that the client names, or what a
+    conversation begins with, up to its first user message.
 
     `metadata` is that of the call, which names the project.
     """

@@ -9,6 +9,7 @@ for a while those whose calls fail. A proxy may do the same by the metadata `PRE
 import asyncio
 import json
 import os
+import time
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Self
@@ -20,7 +21,14 @@ from svc_kit.metrics import MoveMetrics
 from svc_kit.network import parse_address, parse_addresses
 from svc_kit.rpc.client import RETRIES, Option, open_channel
 from svc_kit.rpc.generation_progress import KEPT_BYTES
-from svc_kit.rpc.movable_stream import PREFIX_KEY, MovableStream, lacks_model
+from svc_kit.rpc.movable_stream import (
+    PREFIX_KEY,
+    Candidates,
+    MovableStream,
+    Start,
+    is_replica_lost,
+    lacks_model,
+)
 from svc_kit.rpc.replica_fan_out import FANNED_OUT, FanOut
 from svc_kit.settings.groups import UpstreamTlsSettings
 from svc_kit.tasks import retrieve_exception
@@ -59,6 +67,9 @@ _RETRIES: Final = {**RETRIES, "retryThrottling": {"maxTokens": 1000, "tokenRatio
 """A replica that is killed loses many calls at once, of which gRPC would repeat ten."""
 _RETRY_BUFFER: Final = ("grpc.per_rpc_retry_buffer_size", KEPT_BYTES)
 """By default gRPC repeats no call of more than 256 KiB."""
+_ONCE: Final = ("grpc.enable_retries", 0)
+_PAUSES_S: Final = (0.1, 0.3)
+"""Before the second and third attempt of a call, as in `RETRIES`."""
 _MOVABLE: Final = frozenset((pb.ChatRequest, pb.GenerateRequest))
 
 
@@ -74,14 +85,17 @@ def open_replica_channel(
 ) -> grpc.aio.Channel:
     """Open a channel to a service: with one address as `open_channel` does, with a list or a dns:
     name to all replicas of the inference service. `balancer`: all but the calls of
-    operators go to a proxy at this address. `outlives_engines` is as in `MovableStream`."""
+    operators go to a proxy at this address. `outlives_engines`: calls during which an engine died
+    are repeated, as in `MovableStream`."""
     replicas = _replicas_target(target)
+    if not outlives_engines:
+        options = [*options, _ONCE]  # gRPC repeats whatever is UNAVAILABLE
     if balancer is None and replicas is None:
         return open_channel(target, token=token, tls=tls, options=options)
     replicas = replicas or target
     os.environ.setdefault(_RING_HASH_FLAG, "true")
     options = [*options, *_KEEPALIVE]
-    once = [*options, ("grpc.enable_retries", 0)]  # gRPC would repeat a call at the same replica
+    once = [*options, _ONCE]  # gRPC would repeat a call at the same replica
     repeated = [*options, _RETRY_BUFFER]
     open_one = partial(open_channel, token=token, tls=_replicas_tls(replicas, tls))
     fan_out = FanOut(replicas, partial(open_one, options=once))
@@ -118,6 +132,7 @@ def _replicas_target(target: str) -> str | None:
 
 
 def _service_config(policy: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> Option:
+    # Every status but OK counts as a failure, also REPLICA_FULL: gRPC has no other setting.
     outliers = {
         "interval": "5s",
         "baseEjectionTime": "10s",
@@ -162,11 +177,11 @@ class ReplicaChannel(grpc.aio.Channel):
                 call = asyncio.ensure_future(self._fan_out.call(request, metadata, timeout))
                 call.add_done_callback(retrieve_exception)
                 return call
-            started = spread(request, metadata=metadata, timeout=timeout)
             if not hasattr(request, "model"):
-                return started
-            find = partial(self._fan_out.start_where_found, request, metadata, timeout)
-            return _FindingCall(started, find)
+                return spread(request, metadata=metadata, timeout=timeout)
+            find = partial(self._fan_out.find, request, metadata)
+            pauses_s = () if self._outlives_engines else _PAUSES_S  # else gRPC makes them
+            return _MovableCall(spread, request, metadata, timeout, find=find, pauses_s=pauses_s)
 
         return start
 
@@ -182,7 +197,7 @@ class ReplicaChannel(grpc.aio.Channel):
                 home,
                 spread,
                 request,
-                find=self._fan_out.start_where_found,
+                find=self._fan_out.find,
                 metadata=metadata,
                 timeout=timeout,
                 outlives_engines=self._outlives_engines,
@@ -218,14 +233,28 @@ class ReplicaChannel(grpc.aio.Channel):
         await self._spread.channel_ready()
 
 
-class _FindingCall:
-    """A call without a stream, which goes to a replica that has its model if the first one has it
-    not."""
+class _MovableCall:
+    """A call without a stream, which is repeated after each of `pauses_s` if its replica is lost,
+    and goes to a replica that has its model if the chosen one lacks it."""
 
-    def __init__(self, call: Any, find: Callable[[], Awaitable[Any]]) -> None:
-        self._call = call
+    def __init__(
+        self,
+        start: Start,
+        request: Any,
+        metadata: Any,
+        timeout: float | None,
+        *,
+        find: Callable[[], Awaitable[Candidates]],
+        pauses_s: Sequence[float],
+    ) -> None:
+        self._request = request
+        self._metadata = metadata
+        self._deadline = None if timeout is None else time.monotonic() + timeout
         self._find = find
-        self._reply = asyncio.ensure_future(self._read())
+        self._pauses_s = pauses_s
+        self._call: Any = None
+        self._start(start)
+        self._reply = asyncio.ensure_future(self._read(start))
         self._reply.add_done_callback(retrieve_exception)
 
     def __await__(self) -> Generator[Any, None, Any]:
@@ -238,12 +267,31 @@ class _FindingCall:
         """That of the last attempt."""
         return await self._call.initial_metadata()
 
-    async def _read(self) -> Any:
+    def _start(self, start: Start) -> None:
+        remaining_s = None
+        if self._deadline is not None:
+            remaining_s = max(0.0, self._deadline - time.monotonic())
+        self._call = start(self._request, metadata=self._metadata, timeout=remaining_s)
+
+    async def _read(self, start: Start) -> Any:
+        for pause_s in self._pauses_s:
+            try:
+                return await self._read_where_found()
+            except grpc.aio.AioRpcError as error:
+                if not is_replica_lost(error):
+                    raise
+            await asyncio.sleep(pause_s)
+            self._start(start)
+        return await self._read_where_found()
+
+    async def _read_where_found(self) -> Any:
         try:
             return await self._call
         except grpc.aio.AioRpcError as error:
-            found = await self._find() if lacks_model(error) else None
-            if found is None:
+            if not lacks_model(error):
                 raise
-            self._call = found
+            found = await self._find()
+            if not found.starts:
+                raise found.away or error from None
+        self._start(found.starts[0])
         return await self._call

@@ -9,6 +9,7 @@ import operator
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import grpc.aio
@@ -25,8 +26,11 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from svc_kit.errors import UpstreamUnavailable
+from svc_kit.errors.status import to_rpc_error
 from svc_kit.network import Address, parse_address
 from svc_kit.rpc.client import open_method
+from svc_kit.rpc.movable_stream import Candidates
 
 READ_TIMEOUT_S: Final = 3.0
 """So long a listing waits for a replica that does not answer."""
@@ -83,6 +87,14 @@ _NUMBERS: Final = (
 )
 
 _Outcome = Message | grpc.aio.AioRpcError
+_AWAY: Final = frozenset(
+    (
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+    )
+)
+"""Of replicas that do not say whether they have a model."""
 _NO_METADATA: Final = grpc.aio.Metadata()
 _SILENCE: Final = grpc.aio.AioRpcError(
     grpc.StatusCode.DEADLINE_EXCEEDED, _NO_METADATA, _NO_METADATA, "it does not answer"
@@ -101,6 +113,8 @@ class FanOut:
         self._silent: set[str] = set()
         """The replicas that did not answer the last listing in time."""
         self._reads: set[asyncio.Task[Any]] = set()
+        self._resolved: Sequence[str] = ()
+        """The addresses that the name had when it was last resolved."""
 
     async def call(self, request: Any, metadata: Any, timeout: float | None) -> Message:
         """Call every replica. Raises AioRpcError: of what changes something, that of the first
@@ -127,21 +141,18 @@ class FanOut:
             raise error if is_public else _named(named, error)
         return merged_reply(replies, errors)
 
-    async def start_where_found(self, request: Any, metadata: Any, timeout: float | None) -> Any:
-        """Start the call of a request at a replica that has its model, if possible one where it is
-        ready. None if it is found at none."""
+    async def find(self, request: Any, metadata: Any) -> Candidates:
+        """Find the replicas that have the model of a request, those where it is ready first. Raises
+        AioRpcError if their addresses are not known."""
         wanted = GetModelRequest(model=request.model)
-        try:
-            addresses = await self._addresses()
-        except grpc.aio.AioRpcError:
-            return None
+        addresses = await self._addresses()
         outcomes = await self._read_all(addresses, wanted, metadata, READ_TIMEOUT_S)
         found = {name: each for name, each in outcomes.items() if isinstance(each, Message)}
-        if not found:
-            return None
         random.shuffle(names := [*found])
-        best = min(names, key=lambda name: _state_rank(found[name].model))  # type: ignore[attr-defined]
-        return self._start(best, request, metadata, timeout)
+        names.sort(key=lambda name: _state_rank(found[name].model))  # type: ignore[attr-defined]
+        codes = {each.code() for each in outcomes.values() if not isinstance(each, Message)}
+        away = to_rpc_error(UpstreamUnavailable(service="inference")) if codes & _AWAY else None
+        return Candidates([partial(self._start, name) for name in names], away)
 
     async def _read_all(
         self, addresses: Sequence[str], request: Any, metadata: Any, timeout: float
@@ -211,6 +222,8 @@ class FanOut:
         return named
 
     async def _addresses(self) -> Sequence[str]:
+        """Those of the list, or those that the name has, or last had if it cannot be resolved, as
+        in gRPC's channels. Raises AioRpcError if it never could."""
         scheme, _, rest = self._target.partition(":")
         if scheme != "dns":
             return (rest if scheme in ("ipv4", "ipv6") else self._target).split(",")
@@ -218,6 +231,8 @@ class FanOut:
         try:
             found = await asyncio.get_running_loop().getaddrinfo(host, port)
         except OSError as error:
+            if self._resolved:
+                return self._resolved
             raise grpc.aio.AioRpcError(
                 grpc.StatusCode.UNAVAILABLE,
                 _NO_METADATA,
@@ -227,7 +242,8 @@ class FanOut:
         hosts = dict.fromkeys(str(address[0]) for *_, address in found)
         # A replica may have an address of each kind.
         of_one_kind = [each for each in hosts if ":" not in each] or hosts
-        return [str(Address(each, port)) for each in of_one_kind]
+        self._resolved = [str(Address(each, port)) for each in of_one_kind]
+        return self._resolved
 
 
 def _named(address: str, error: grpc.aio.AioRpcError) -> grpc.aio.AioRpcError:

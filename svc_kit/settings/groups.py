@@ -142,6 +142,10 @@ def _target(text: str) -> str:
 
 
 def _targets(text: str) -> str:
+    if text.startswith("dns://") and not text.startswith("dns:///"):
+        raise ValueError(
+            f"{text!r} names a name server; only the system's is asked: write dns:///NAME:PORT"
+        )
     if "," not in text or text.startswith(_RESOLVERS):
         return _target(text)
     addresses = parse_addresses(text)

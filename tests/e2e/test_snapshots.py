@@ -11,6 +11,7 @@ from corral.inference.v1 import generation_pb2, sampling_pb2, snapshot_pb2
 from corral.inference.v1 import inference_service_pb2 as pb
 
 from inference_svc.models.sources import BUNDLED_PATH
+from svc_kit.rpc.replica_channel import open_replica_channel
 from tests.support.gguf_patch import copy_with_template
 from tests.support.rpc import (
     Answer,
@@ -26,6 +27,8 @@ pytestmark = pytest.mark.e2e
 
 TEXT = "Tell me of the road over the hills, and of those who walk it. " * 3
 NUM_BEFORE, NUM_MORE = 15, 40
+NUM_SESSIONS = 8
+"""Whose homes are probably both of two replicas."""
 ENDLESS = 10_000  # far more than is generated before the snapshot is saved
 SAMPLING: Mapping[str, Any] = {
     "temperature": 1.1,
@@ -119,6 +122,31 @@ async def test_a_sequence_continues_on_another_server(tmp_path: Path) -> None:
     assert foreign.code == grpc.StatusCode.FAILED_PRECONDITION
     assert (foreign.reason, foreign.metadata["aspect"]) == ("SNAPSHOT_INCOMPATIBLE", "model")
     assert foreign.metadata["found"] == snapshot.model_digest
+
+
+async def test_a_sequence_continues_at_the_replica_that_has_its_snapshot(tmp_path: Path) -> None:
+    """Whatever its home: the other one says that it lacks it when it has accepted the request."""
+    folders = tmp_path / "one", tmp_path / "other"
+    for folder in folders:
+        folder.mkdir()
+    with run_inference(folders[0]) as one, run_inference(folders[1]) as other:
+        targets = f"{one.target},{other.target}"
+        async with open_replica_channel(targets, outlives_engines=True) as channel:
+            rpc = Rpc(channel)
+            snapshot, original = await save_midway(rpc)
+            tokens = [*(await restore(rpc, snapshot.id)).output_token_ids]
+            choice = generation_pb2.ResumedChoice(output_token_ids=tokens, snapshot_id=snapshot.id)
+            caches = [generation_pb2.CacheOptions(affinity=str(n)) for n in range(NUM_SESSIONS)]
+            answers = [
+                await rpc.generate(
+                    story_request(len(tokens) + NUM_MORE, resume=[choice], cache=cache)
+                )
+                for cache in caches
+            ]
+
+    assert {tuple(answer.tokens[0]) for answer in answers} == {
+        tuple(original.tokens[0][len(tokens) : len(tokens) + NUM_MORE])
+    }
 
 
 async def test_a_kept_sequence_is_saved_and_dropped_later(rpc: Rpc) -> None:

@@ -62,7 +62,7 @@ async def run_envoy(
         text = _replace(text, _envoy(f"10.0.0.{number}", 50051), _envoy(*served.address))
     for number, served in enumerate(gateways, 1):
         text = _replace(text, _envoy(f"10.0.0.{number}", 8080), _envoy(*served.address))
-        text = text.replace("port_value: 9102", f"port_value: {served.management.port}", 1)
+        text = text.replace("port_value: 8081", f"port_value: {served.management.port}", 1)
     program = await asyncio.to_thread(package_folder, _ENVOY)
     binary = program / "envoy/_bin/envoy"
     binary.chmod(0o755)
@@ -87,10 +87,10 @@ async def run_haproxy(
         text = _replace(text, f"127.0.0.1:{shipped}", str(front))
     for number, served in enumerate(inference, 1):
         line = "{} proto h2 check check-proto h1 port {}"
-        shipped_line = line.format(f"10.0.0.{number}:50051", 9101)
+        shipped_line = line.format(f"10.0.0.{number}:50051", 50061)
         text = _replace(text, shipped_line, line.format(served.address, served.management.port))
     for number, served in enumerate(gateways, 1):
-        shipped_line, own = f"10.0.0.{number}:8080 check port 9102", str(served.address)
+        shipped_line, own = f"10.0.0.{number}:8080 check port 8081", str(served.address)
         text = _replace(text, shipped_line, f"{own} check port {served.management.port}")
     program = await asyncio.to_thread(find_program, "haproxy", "haproxy")
     command = [program, "-db", "-f"]

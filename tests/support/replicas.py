@@ -15,7 +15,7 @@ from corral.inference.v1.model_pb2 import Model
 from prometheus_client import CollectorRegistry
 
 from svc_kit.auth.authenticator import Authenticator
-from svc_kit.errors import DomainError, ModelNotFound
+from svc_kit.errors import AdapterNotFound, DomainError, ModelNotFound, SnapshotNotFound
 from svc_kit.metrics import MoveMetrics
 from svc_kit.rpc.interceptors import may_move
 from svc_kit.rpc.orca import orca_service
@@ -35,7 +35,7 @@ class Replica:
     refuses_movable: DomainError | None = None
     """Raised for generations with x-may-move."""
     refuses: DomainError | None = None
-    """Raised for generations and lists of models."""
+    """Raised for generations, lists of models and Tokenize."""
     refuses_resumed: DomainError | None = None
     """Raised for generations with `resume`."""
     fails_with: DomainError | None = None
@@ -50,13 +50,16 @@ class Replica:
     may_answer: asyncio.Event | None = None
     """Generations wait for it, if it is set."""
     may_reply: asyncio.Event | None = None
-    """Tokenize and lists of models wait for it, if it is set."""
+    """Tokenize and calls about models wait for it, if it is set."""
     num_unary: int = 0
     name: str = ""
     age_s: int = 0
     """Of the requests that run."""
     models: list[Model] = field(default_factory=list)
     loaded: list[str] = field(default_factory=list)
+    adapters: list[str] = field(default_factory=list)
+    snapshots: list[str] | None = None
+    """None: those of all names."""
     operators_get: DomainError | None = None
     """Raised for calls of the engine service."""
     reported: asyncio.Event = field(default_factory=asyncio.Event)
@@ -73,17 +76,29 @@ class Replica:
             raise self.refuses
         if self.refuses_resumed is not None and request.options.resume:
             raise self.refuses_resumed
+        for each in request.options.adapters:
+            if each.adapter not in self.adapters:
+                raise AdapterNotFound(adapter=each.adapter)
         self.requests.append(request)
         if self.may_answer is not None:
             await self.may_answer.wait()
         resumed = [*request.options.resume[0].output_token_ids] if request.options.resume else []
         for message in self._messages(request, len(resumed)):
             at_token = int(message.delta.text or -1)
+            if message.HasField("delta"):
+                self._check_snapshots(request)
             if self.fails_with is not None and at_token >= self.fails_at:
                 error = self.fails_with
                 self.fails_with = error if self.keeps_failing else None
                 raise error
             yield message
+
+    def _check_snapshots(self, request: pb.GenerateRequest) -> None:
+        """As engines do, behind `started`. Raises SnapshotNotFound."""
+        named = filter(None, (each.snapshot_id for each in request.options.resume))
+        for each in named:
+            if self.snapshots is not None and each not in self.snapshots:
+                raise SnapshotNotFound(snapshot=each)
 
     def _messages(self, request: Any, start: int) -> list[pb.GenerateResponse]:
         accepted: Any = {"seed": SEED, "model": "m", "model_digest": self.digest}
@@ -109,6 +124,8 @@ class Replica:
     async def tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
         self.check_model(request.model)
         self.num_unary += 1
+        if self.refuses is not None:
+            raise self.refuses
         if self.may_reply is not None:
             await self.may_reply.wait()
         return pb.TokenizeResponse(token_ids=[1])
@@ -144,6 +161,8 @@ class ListingInference(ScriptedInference):
         )
 
     async def GetModel(self, request: Any, context: Any) -> pb.GetModelResponse:
+        if self._replica.may_reply is not None:
+            await self._replica.may_reply.wait()
         return pb.GetModelResponse(model=self._replica.check_model(request.model))
 
 
@@ -217,6 +236,10 @@ class ScriptedEngine(engine_rpc.EngineServiceServicer):
         self._check()
         self._replica.loaded.append(request.model)
         return engine_pb.LoadModelResponse(model={"name": request.model, "size_bytes": 5})
+
+    async def SaveSnapshot(self, request: Any, context: Any) -> engine_pb.SaveSnapshotResponse:
+        self._check()
+        return engine_pb.SaveSnapshotResponse(snapshot={"id": f"snap_{self._replica.name}"})
 
     async def RestoreSnapshot(
         self, request: Any, context: Any

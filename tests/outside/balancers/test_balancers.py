@@ -16,9 +16,11 @@ from corral.inference.v1 import inference_service_pb2 as pb
 from corral.inference.v1.engine_service_pb2 import LoadModelRequest
 from prometheus_client import CollectorRegistry
 
+from gateway.config import GatewaySettings
+from inference_svc.config import InferenceSettings
 from svc_kit.errors import Draining, ReplicaFull
 from svc_kit.management import run_management
-from svc_kit.network import Address
+from svc_kit.network import Address, parse_address
 from svc_kit.rpc.replica_channel import RING_SIZE
 from svc_kit.rpc.server import RpcServer
 from tests.support.balancers import (
@@ -100,6 +102,28 @@ def test_rings_have_the_points_of_our_own() -> None:
 
     assert clusters["home"]["ring_hash_lb_config"] == {"minimum_ring_size": RING_SIZE}
     assert re.findall(r"default-server weight (\d+)", home) == ["256"]
+
+
+def test_probes_are_at_the_ports_that_services_have() -> None:
+    """Unless their settings name others."""
+    envoy = (CONFIGURATIONS / "envoy.yaml").read_text()
+    haproxy = (CONFIGURATIONS / "haproxy.cfg").read_text()
+    probes = [
+        parse_address(settings.model_fields["management_listen"].default).port
+        for settings in (GatewaySettings, InferenceSettings)
+    ]
+    found = {*map(int, re.findall(r" port (\d+)$", haproxy, flags=re.MULTILINE))}
+    found_by_envoy = {*map(int, re.findall(r"health_check_config: .*port_value: (\d+)", envoy))}
+
+    assert found == {*probes}
+    assert found_by_envoy == {probes[0]}  # it asks replicas for their gRPC health
+
+
+def test_replicas_whose_refusals_are_503_are_not_left_out() -> None:
+    """As Envoy's outlier detection would: a full one says UNAVAILABLE."""
+    envoy = yaml.safe_load((CONFIGURATIONS / "envoy.yaml").read_text())
+
+    assert not any("outlier_detection" in each for each in envoy["static_resources"]["clusters"])
 
 
 async def test_homes_have_equal_shares(start_balancer: StartBalancer) -> None:

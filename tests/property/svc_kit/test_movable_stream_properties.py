@@ -19,7 +19,7 @@ from svc_kit.errors import (
     Unavailable,
 )
 from svc_kit.errors.status import from_rpc_error, to_rpc_error
-from svc_kit.rpc.movable_stream import WHOLE_KEY, MovableStream
+from svc_kit.rpc.movable_stream import WHOLE_KEY, Candidates, MovableStream
 
 NUM_TOKENS: Final = 4
 TOKENS: Final = [*range(NUM_TOKENS)]
@@ -116,8 +116,9 @@ def deliver(attempts: list[Attempt], *metadata: tuple[str, str]) -> Outcome:
             return messages, from_rpc_error(error)
         return messages, None
 
-    async def find(*_: object) -> None:
+    async def find(*_: object) -> Candidates:
         """No error is of a missing model."""
+        return Candidates([], None)
 
     stream = MovableStream(
         *(start, start, pb.GenerateRequest(text="t")),

@@ -33,11 +33,10 @@ async def test_a_port_in_use_raises_startup_error() -> None:
                 pass
 
 
-async def test_health_does_not_depend_on_the_service() -> None:
-    """Readiness does."""
-    settings = GatewaySettings(
-        listen=LOOPBACK, management_listen=None, inference_target="127.0.0.1:1"
-    )
+@pytest.mark.parametrize("target", ["127.0.0.1:1", "127.0.0.1:1,127.0.0.1:2"])
+async def test_health_does_not_depend_on_the_service(target: str) -> None:
+    """Readiness does, also if all replicas are gone."""
+    settings = GatewaySettings(listen=LOOPBACK, management_listen=None, inference_target=target)
     async with (
         running(settings) as endpoints,
         AsyncClient(base_url=f"http://{endpoints.http}", trust_env=False) as client,

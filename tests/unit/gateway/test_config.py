@@ -1,6 +1,9 @@
 """The gateway's settings."""
 
+import pytest
+
 from gateway.config import GatewaySettings
+from svc_kit.lifecycle import StartupError
 from svc_kit.settings.groups import load_settings
 
 
@@ -21,3 +24,10 @@ def test_the_inference_service_may_have_replicas() -> None:
     )
 
     assert settings.inference_target == "127.0.0.1:1,127.0.0.1:2"
+
+
+def test_the_name_of_replicas_is_one_of_the_system() -> None:
+    """Calls of operators ask no other name server."""
+    environment = {"CORRAL_GATEWAY_INFERENCE_TARGET": "dns://10.0.0.53/inference:50051"}
+    with pytest.raises(StartupError, match=r"INFERENCE_TARGET: .* write dns:///NAME:PORT"):
+        load_settings(GatewaySettings, environment=environment)

@@ -222,6 +222,25 @@ async def test_an_engine_without_a_report_has_empty_gauges() -> None:
     assert samples['corral_kv_cells{model="m",state="free"}'] == 100
 
 
+async def test_the_utilization_is_that_of_the_fullest_model() -> None:
+    """Of its slots, also by what waits, or of its KV cache; one that embeds has no slots."""
+    harness, busy, idle = PoolHarness("m", "n"), make_engine(), make_engine()
+    harness["m"].engine, harness["n"].engine = busy, idle
+    busy.sequences.slots = idle.sequences.slots = 2
+    idle.sequences.live.clear()
+    idle.embeddings.live.clear()
+    found = [load_info.utilization(harness.pool)]
+    busy.sequences.live.clear()
+    found.append(load_info.utilization(harness.pool))
+    busy.embeddings.live.clear()
+    found.append(load_info.utilization(harness.pool))
+    busy.report = idle.report = None
+    found.append(load_info.utilization(harness.pool))
+
+    assert found == [1.5, 1.0, 0.2, 0.0]
+    assert load_info.utilization(PoolHarness().pool) == 0.0
+
+
 async def test_the_load_over_grpc_has_the_same_values() -> None:
     """Including embedding requests, step histograms and both prefix caches."""
     load = load_info.load(make_pool(make_engine()))

@@ -293,6 +293,26 @@ async def test_a_stored_key_authenticates_its_project(
         await client.get(file.id)
 
 
+async def test_a_key_that_one_control_process_revokes_is_refused_by_another(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    """To callers, and to services that ask there."""
+    async with (
+        run_control(tmp_path, postgres_url) as one,
+        run_control(tmp_path, postgres_url) as two,
+    ):
+        first, second = Operator.of(one), Operator.of(two)
+        created = await first.create_key()
+        user = Client(two.client.channel, Operator.of(two, created.secret).metadata)
+        await user.page()
+        before = await second.verdict(created.secret)
+        await first.revoke(created.key.id)
+
+        with pytest.raises(errors.ApiKeyRevoked):
+            await user.page()
+        assert (before, await second.verdict(created.secret)) == ("VALID", "REVOKED")
+
+
 async def test_invalid_keys_raise_the_reason(running: RunningControl, operator: Operator) -> None:
     """Expired, of an archived project, or unknown."""
     await operator.create_project("red")

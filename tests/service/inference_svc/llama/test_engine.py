@@ -148,6 +148,10 @@ RESUMABLE = {
     "dry": Sampling(temperature=1.2, dry=Dry(multiplier=2.0, allowed_length=1)),
     "xtc": Sampling(temperature=1.2, xtc_probability=0.5, xtc_threshold=0.02),
     "dynatemp": Sampling(temperature=1.2, dynatemp_range=0.5, dynatemp_exponent=1.5),
+    "typical_p": Sampling(temperature=1.2, typical_p=0.7),
+    "top_n_sigma": Sampling(temperature=1.2, top_n_sigma=1.0),
+    "top_k": Sampling(temperature=1.2, top_k=5),
+    "order": Sampling(temperature=1.2, stages=(Stage.TEMPERATURE, Stage.MIN_P)),
 }
 
 

@@ -24,6 +24,7 @@ from svc_kit.errors import (
     ModelNotFound,
     QueueFull,
     ReplicaFull,
+    SnapshotNotFound,
     UpstreamUnavailable,
 )
 from svc_kit.errors.status import from_rpc_error
@@ -180,11 +181,12 @@ async def test_no_generation_fails_while_its_home_drains() -> None:
 
 
 @pytest.mark.parametrize("text", ["t", "t" * 1024 * 1024], ids=["short", "long"])
+@pytest.mark.parametrize("outlives_engines", [True, False])
 async def test_calls_without_a_stream_are_answered_elsewhere_when_their_replica_is_lost(
-    text: str,
+    text: str, outlives_engines: bool
 ) -> None:
     """All that it had; gRPC would repeat ten, and none of more than 256 KiB."""
-    async with run_replicas(2) as replicas:
+    async with run_replicas(2, outlives_engines=outlives_engines) as replicas:
         lost, other = replicas.replicas
         lost.may_reply, other.may_reply = asyncio.Event(), asyncio.Event()
         async with asyncio.TaskGroup() as calls:
@@ -196,6 +198,17 @@ async def test_calls_without_a_stream_are_answered_elsewhere_when_their_replica_
             other.may_reply.set()
 
         assert other.num_unary >= NUM_UNARY
+
+
+async def test_a_call_without_a_stream_that_an_engine_died_of_is_counted_and_not_repeated() -> None:
+    async with run_replicas(2, outlives_engines=False) as replicas:
+        for replica in replicas.replicas:
+            replica.refuses = EngineRestarting(phase="running")
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await replicas.stub.Tokenize(pb.TokenizeRequest(text="t"), timeout=20)
+
+        assert from_rpc_error(failed.value) == EngineRestarting(phase="running")
+        assert sum(replica.num_unary for replica in replicas.replicas) == 1
 
 
 async def tokens_of(call: Any) -> list[int]:
@@ -391,13 +404,103 @@ async def test_a_model_that_no_replica_has_is_not_found() -> None:
             assert isinstance(from_rpc_error(failed.value), ModelNotFound)
 
 
-async def test_an_adapter_that_only_another_replica_has_is_found() -> None:
+async def test_a_model_is_not_missing_while_the_only_replica_that_has_it_is_away() -> None:
+    """Callers may ask again for what is UNAVAILABLE, and not for what is NOT_FOUND."""
     async with run_replicas(2) as replicas:
-        text = await prompt_at(replicas, 0)
-        for replica in replicas.replicas:
-            replica.refuses_movable = AdapterNotFound(adapter="a")
+        replicas.replicas[0].models = [Model(name="m")]
+        await replicas.servers[0].drain(0)
+        for call in (
+            replicas.generate(pb.GenerateRequest(text="t", model="m")),
+            replicas.stub.Tokenize(pb.TokenizeRequest(text="t", model="m"), timeout=20),
+            replicas.stub.GetModel(pb.GetModelRequest(model="m"), timeout=20),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as failed:
+                await call
+            assert isinstance(from_rpc_error(failed.value), UpstreamUnavailable)
 
-        assert text_of(await replicas.generate(pb.GenerateRequest(text=text))) == WHOLE
+
+async def test_a_model_is_not_missing_while_the_only_replica_that_has_it_is_silent() -> None:
+    async with run_replicas(2) as replicas:
+        having = replicas.replicas[0]
+        having.models, having.may_reply = [Model(name="m")], asyncio.Event()
+        calls = (error_of(replicas, text, model="m") for text in PROMPTS)
+        outcomes = await asyncio.gather(*calls)
+
+        assert {type(each) for each in outcomes} == {type(None), UpstreamUnavailable}
+
+
+async def error_of(replicas: Replicas, text: str, **fields: Any) -> DomainError | None:
+    """With which a generation fails."""
+    try:
+        messages = await replicas.generate(pb.GenerateRequest(text=text, **fields))
+    except grpc.aio.AioRpcError as error:
+        return from_rpc_error(error)
+    assert text_of(messages) == WHOLE
+    assert [message.sequence_number for message in messages] == list(range(len(messages)))
+    return None
+
+
+WITH_ADAPTER: dict[str, Any] = {"options": {"adapters": [{"adapter": "a"}]}}
+FROM_SNAPSHOT: dict[str, Any] = {"options": {"resume": [{"index": 0, "snapshot_id": "s"}]}}
+
+
+@pytest.mark.parametrize("number", range(3))
+async def test_an_adapter_that_only_one_replica_has_is_found(number: int) -> None:
+    async with run_replicas(3) as replicas:
+        replicas.replicas[number].adapters = ["a"]
+        errors = [await error_of(replicas, text, **WITH_ADAPTER) for text in PROMPTS]
+        num_answers = [len(replica.requests) for replica in replicas.replicas]
+
+        assert errors == [None] * len(PROMPTS)
+        assert num_answers[number] == sum(num_answers) == len(PROMPTS)
+
+
+async def test_an_answer_with_an_adapter_goes_on_where_that_is() -> None:
+    async with run_replicas(3) as replicas:
+        first, second, third = replicas.replicas
+        first.adapters = third.adapters = ["a"]
+        for text in PROMPTS:
+            first.fails_with, first.fails_at = Draining(), 3
+            assert await error_of(replicas, text, **WITH_ADAPTER) is None
+
+        assert not second.requests
+        assert any(each.options.resume for each in (*first.requests, *third.requests))
+
+
+@pytest.mark.parametrize("metadata", [(), ((WHOLE_KEY, "1"),)], ids=["shown", "whole"])
+@pytest.mark.parametrize("number", range(3))
+async def test_a_snapshot_that_only_one_replica_has_is_found(
+    number: int, metadata: tuple[tuple[str, str], ...]
+) -> None:
+    """Though others say that they lack it when they have accepted the request."""
+    async with run_replicas(3) as replicas:
+        for index, replica in enumerate(replicas.replicas):
+            replica.snapshots = ["s"] if index == number else []
+        for text in PROMPTS:
+            request = pb.GenerateRequest(text=text, **FROM_SNAPSHOT)
+            messages = await replicas.generate(request, *metadata)
+            kinds = [message.WhichOneof("event") for message in messages]
+
+            assert kinds == ["accepted", "started", *["delta"] * NUM_TOKENS, "finished", "done"]
+            assert text_of(messages) == WHOLE
+            assert [message.sequence_number for message in messages] == list(range(len(messages)))
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [(WITH_ADAPTER, AdapterNotFound), (FROM_SNAPSHOT, SnapshotNotFound)],
+    ids=["adapter", "snapshot"],
+)
+async def test_what_is_at_no_replica_is_not_found_unless_one_is_away(
+    fields: dict[str, Any], error: type[DomainError]
+) -> None:
+    async with run_replicas(3) as replicas:
+        for replica in replicas.replicas:
+            replica.snapshots = []
+        assert type(await error_of(replicas, "t", **fields)) is error
+        await replicas.servers[0].drain(0)
+
+        assert type(await error_of(replicas, "t", **fields)) is UpstreamUnavailable
 
 
 WHOLE_ANSWER = (WHOLE_KEY, "1")

@@ -1,6 +1,7 @@
 """Calls of operators reach every replica, and their answers are one."""
 
 import asyncio
+import socket
 import time
 
 import grpc.aio
@@ -9,7 +10,7 @@ from corral.inference.v1 import engine_service_pb2 as pb
 from corral.inference.v1.inference_service_pb2 import ListModelsRequest
 from corral.inference.v1.model_pb2 import Model
 
-from svc_kit.errors import Draining, ModelNotFound, SnapshotNotFound
+from svc_kit.errors import Draining, ModelNotFound, SnapshotNotFound, StateNotFound
 from svc_kit.errors.status import from_rpc_error
 from svc_kit.network import parse_address
 from svc_kit.rpc.client import open_channel
@@ -201,6 +202,33 @@ async def test_a_snapshot_of_all_replicas_is_restored_as_one() -> None:
         assert [*restored.prompt_token_ids] == [1, 2]
 
 
+@pytest.mark.parametrize("number", range(2))
+async def test_snapshots_are_saved_and_restored_where_they_are(number: int) -> None:
+    """The other replica has them not, and says so."""
+    async with run_replicas(2) as replicas:
+        engine, lacking = replicas.engine, replicas.replicas[1 - number]
+        lacking.operators_get = StateNotFound(request="req_1", index=0)
+        saved = await engine.SaveSnapshot(pb.SaveSnapshotRequest(request_id="req_1"))
+        lacking.operators_get = SnapshotNotFound(snapshot=saved.snapshot.id)
+        restored = await engine.RestoreSnapshot(
+            pb.RestoreSnapshotRequest(snapshot_id=saved.snapshot.id)
+        )
+
+        assert saved.snapshot.id == f"snap_{replicas.replicas[number].name}"
+        assert [*restored.prompt_token_ids] == [1, 2]
+
+
+async def test_a_snapshot_that_no_replica_has_is_not_found() -> None:
+    async with run_replicas(2) as replicas:
+        missing = SnapshotNotFound(snapshot="snap_1")
+        for replica in replicas.replicas:
+            replica.operators_get = missing
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await replicas.engine.RestoreSnapshot(pb.RestoreSnapshotRequest(snapshot_id="snap_1"))
+
+        assert isinstance(from_rpc_error(failed.value), SnapshotNotFound)
+
+
 async def test_a_replica_that_is_away_is_named_in_the_load_and_missing_in_lists() -> None:
     async with run_replicas(2) as replicas:
         await replicas.servers[0].drain(0)
@@ -279,3 +307,30 @@ async def test_channels_to_replicas_that_are_gone_are_closed(
         await fan_out.close()
 
         assert states == [grpc.ChannelConnectivity.SHUTDOWN, grpc.ChannelConnectivity.READY]
+
+
+async def test_a_name_that_cannot_be_resolved_again_keeps_its_replicas(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in gRPC's channels; one that never could be resolved has none."""
+    async with run_replicas(1) as replicas:
+        port = parse_address(replicas.addresses[0]).port
+        resolved = list[tuple[object, ...]]()
+
+        async def resolve(*_: object) -> list[tuple[object, ...]]:
+            if not resolved:
+                raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+            return resolved
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
+        fan_out = FanOut(f"dns:///name:{port}", open_channel)
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await fan_out.call(pb.GetLoadRequest(), (), 5)
+        resolved.append((0, 0, 0, "", ("127.0.0.1", 0)))
+        first = await fan_out.call(pb.GetLoadRequest(), (), 5)
+        resolved.clear()
+        second = await fan_out.call(pb.GetLoadRequest(), (), 5)
+        await fan_out.close()
+
+        assert failed.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert second == first
