@@ -79,6 +79,7 @@ class LlamaServer:
     may_do_both = True
     mixes_adapters = True
     adapter_route = ""
+    salt_field = ""
 
     def __init__(self, pieces: PieceIndex) -> None:
         self._pieces = pieces
