@@ -53,6 +53,7 @@ def _rows() -> Iterator[tuple[str, Callable[[dict[str, Any]], str]]]:
     for form, text in _FORMS.items():
         yield f"{text}, in its own form", _has("constraints", form.value)
     yield "everything that Corral's grammars enforce", _grammars
+    yield "computed prefixes, apart for each project", _is("separates_projects")
 
 
 def _has(part: str, name: str) -> Callable[[dict[str, Any]], str]:
