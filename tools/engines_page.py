@@ -13,9 +13,10 @@ HEAD: Final = """# Engines
 
 Which fields of a request does an engine of others honour? Corral asks each engine when it connects
 ([engines](../operate/engines.md#what-an-engine-honours)), and what it finds there holds, not this
-table. The table has what it found at the versions that `make test-engines` runs, and at SGLang as
-its sources are. Such an engine has the flag for grammars where there is one; llama-server is as it
-is built by default.
+table. The columns of vLLM and llama-server have what it found at the versions that
+`make test-engines` runs. SGLang was not run: its column is of a stand-in that was written by hand
+after its sources. Such an engine has the flag for grammars where there is one; llama-server is as
+it is built by default.
 
 A field that is not honoured is refused, unless it has the value that changes nothing.
 """
@@ -52,6 +53,7 @@ def _rows() -> Iterator[tuple[str, Callable[[dict[str, Any]], str]]]:
     for form, text in _FORMS.items():
         yield f"{text}, in its own form", _has("constraints", form.value)
     yield "everything that Corral's grammars enforce", _grammars
+    yield "computed prefixes, apart for each project", _is("separates_projects")
 
 
 def _has(part: str, name: str) -> Callable[[dict[str, Any]], str]:

@@ -103,7 +103,7 @@ class Features:
     tokenizers of Hugging Face. `max_logprobs` is None without log
     probabilities. `vector_size` is the length of its embeddings, None if it has none; one that
     embeds `generates` or not. With `mixes_adapters` a request may have several, and scales other
-    than 1.
+    than 1. With `separates_projects` it reuses a prefix only for requests with the same salt.
     """
 
     engine: str
@@ -118,6 +118,7 @@ class Features:
     generates: bool = True
     vector_size: int | None = None
     mixes_adapters: bool = False
+    separates_projects: bool = False
 
     def check(self, request: SequenceRequest) -> None:
         """Raise `FeatureUnsupported`, naming the field and the engine, for what it would ignore.

@@ -355,6 +355,7 @@ def _describe_upstream(entry: ModelEntry, settings: UpstreamSettings) -> Section
         "logprobs": features.max_logprobs,
         "generates": features.generates,
         "vector_size": features.vector_size,
+        "separates_projects": features.separates_projects,
     }
 
 

@@ -133,10 +133,11 @@ class EmbeddingTurn(Turn):
             body = {"model": self._served.model, "input": inputs}
             try:
                 found = await endpoint.compute(self._route.path, body, self._route.refused)
-            except EngineOverloaded:
-                if len(inputs) == 1:
+            except EngineOverloaded as fault:
+                # vLLM queues each input as a request, and does not say when it takes as many.
+                self._max_inputs = max(len(inputs) // 2, 1)
+                if fault.has_said_when or len(inputs) == 1:
                     raise
-                self._max_inputs = len(inputs) // 2  # vLLM queues each input as a request
                 continue
             self._deliver(part, read_answer(found, len(inputs), self._vector_size))
         self.is_finished = True

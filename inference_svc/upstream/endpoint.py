@@ -7,8 +7,10 @@ of a request reaches another URL than the configured one.
 import asyncio
 import enum
 import ssl
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -35,7 +37,7 @@ _MAX_ERROR_BYTES: Final = 16 << 10
 _MAX_IDLE: Final = 32
 """Connections that are kept for the next requests."""
 _CALL_TIMEOUT_S: Final = 30.0
-_RETRY_AFTER_S: Final = 1.0
+_FIRST_REST_S: Final = 1.0
 _MAX_RETRY_AFTER_S: Final = 60.0
 _FIRST_PAUSE_S: Final = 0.5
 _MAX_PAUSE_S: Final = 30.0
@@ -77,7 +79,7 @@ class Endpoint:
         self.certificate_end: int | None = None
         self.num_running = self.slots = self.ahead = 0
         self.probe_at = self.rest_until = self.down_at = 0.0
-        self._pause_s, self._rest_s = _FIRST_PAUSE_S, _RETRY_AFTER_S
+        self._pause_s, self._rest_s = _FIRST_PAUSE_S, _FIRST_REST_S
         self._target = target
         parts = urlsplit(url)
         self._is_tls = parts.scheme == "https"
@@ -99,7 +101,7 @@ class Endpoint:
 
     def mark_served(self) -> None:
         """Record a complete answer: the next pause and the next rest are short ones again."""
-        self._pause_s, self._rest_s = _FIRST_PAUSE_S, _RETRY_AFTER_S
+        self._pause_s, self._rest_s = _FIRST_PAUSE_S, _FIRST_REST_S
 
     def mark_failed(self, fault: EngineFault, now: float) -> None:
         """Send no more requests to it until it has been probed: at once after a first failure, and
@@ -323,7 +325,8 @@ class _Reader(ABC):
             return
         problem = f"it answered with status {status}: {excerpt(bytes(self._error))}"
         if status in (429, 503):
-            raise EngineOverloaded(problem, _retry_after(self._headers.get(b"retry-after", b"")))
+            told = self._headers.get(b"retry-after", b"").decode("latin-1")
+            raise EngineOverloaded(problem, _retry_after(told))
         if status in self.refused or (status == 500 and _UNSUPPORTED in problem):
             raise RequestRefused(problem, status, _error_of(bytes(self._error)))
         if status in (401, 403):
@@ -342,10 +345,16 @@ def _error_of(body: bytes) -> Any:
     return parsed.get("error") if isinstance(parsed, dict) else None
 
 
-def _retry_after(value: bytes) -> float:
-    if value.isdigit() and len(value) < 6:
-        return min(max(float(value), _RETRY_AFTER_S), _MAX_RETRY_AFTER_S)
-    return _RETRY_AFTER_S
+def _retry_after(value: str) -> float | None:
+    """The seconds that it asks for, or those until the date, within bounds; None for neither."""
+    if value.isascii() and value.isdigit() and len(value) < 6:
+        seconds = float(value)
+    else:
+        try:
+            seconds = parsedate_to_datetime(value).timestamp() - time.time()
+        except (ValueError, OverflowError):
+            return None
+    return min(max(seconds, _FIRST_REST_S), _MAX_RETRY_AFTER_S)
 
 
 class _JsonReader(_Reader):

@@ -40,8 +40,9 @@ _MAX_WAIT_S: Final = 5.0
 
 class Examined(NamedTuple):
     """What is behind a URL. `features` asks what it honours, and raises `EngineFault`; `turn` makes
-    a turn at it, and `embed` one of embeddings, if it has any. `vocabulary_size` is 0 if it is not
-    known."""
+    a turn at it, and `embed` one of embeddings, if it has any. `check_vocabulary` compares its
+    vocabulary with ours again, and raises `EngineFault`; without token ids it is None, and
+    `vocabulary_size` is 0."""
 
     api: InfoApi
     info: EngineInfo
@@ -50,6 +51,7 @@ class Examined(NamedTuple):
     turn: Callable[[sequence.Sequence, ServedModel], Turn]
     embed: Callable[[EmbeddingRequest, ServedModel], Turn] | None = None
     vocabulary_size: int = 0
+    check_vocabulary: Callable[[], Awaitable[None]] | None = None
 
 
 class Mode(Protocol):
@@ -199,15 +201,19 @@ class Endpoints:
             self._probes[endpoint.url] = task
 
     async def _verify(self, endpoint: Endpoint) -> None:
-        """Make sure that the engine is still the one that was probed. Raises `EngineFault`."""
+        """Make sure that the engine is still the one that was probed: it may have been started
+        anew with another model under the same name. Raises `EngineFault`."""
         if (found := self._found.get(endpoint.url)) is None:
             return  # it is being probed
+        engine = found.engine
         try:
-            info = await found.engine.api.info(endpoint, self._target)
+            info = await engine.api.info(endpoint, self._target)
+            if info != engine.info:
+                raise EngineLost("it is another engine, or has another version or other limits")
+            if engine.check_vocabulary is not None:
+                await engine.check_vocabulary()
         except RequestRefused as fault:
             raise EngineLost(f"it is another engine: {fault}") from None
-        if info != found.engine.info:
-            raise EngineLost("it is another engine, or has another version or other limits")
 
     def stop(self) -> None:
         """Close all connections, and probe no more."""
@@ -309,6 +315,7 @@ def _common(found: Sequence[Probed]) -> Probed:
             generates=all(each.generates for each in features),
             vector_size=features[0].vector_size,  # the same, since it identifies the model
             mixes_adapters=all(each.mixes_adapters for each in features),
+            separates_projects=all(each.separates_projects for each in features),
         ),
         slots=max(round(sum(each.slots for each in found) / len(found)), 1),
         context_tokens=min(each.context_tokens for each in found),
@@ -322,7 +329,8 @@ def _lacking(served: Probed, found: Probed) -> list[str]:
     missing = sorted(ours.sampling - left.sampling)
     missing += sorted(each.value for each in ours.constraints - left.constraints)
     missing += [f"the adapter {each!r}" for each in sorted(served.adapters - both.adapters)]
-    for name in ("takes_grammars", "max_logprobs", "min_tokens", "ignore_eos", "generates"):
+    names = ("takes_grammars", "max_logprobs", "min_tokens", "ignore_eos", "generates")
+    for name in (*names, "separates_projects"):
         if getattr(ours, name) != getattr(left, name):
             missing.append(name)
     if both.context_tokens < served.context_tokens:

@@ -17,6 +17,7 @@ from inference_svc.upstream.faults import (
     EngineUnusable,
     RequestFailed,
     RequestRefused,
+    TokensMissing,
     excerpt,
 )
 from inference_svc.upstream.target import UpstreamTarget
@@ -33,6 +34,8 @@ COMMON_SAMPLING: Final = frozenset(
     }
 )
 """The fields of `Sampling`, beside the temperature, that every kind takes."""
+WRONG_TYPE: Final = {"no": ["such", "type"]}
+"""A value that no field takes."""
 
 
 class TokenLogprob(NamedTuple):
@@ -119,7 +122,8 @@ class EngineApi(InfoApi, Protocol):
     """One kind of engine with token ids. `sampling` are the fields of `Sampling`, and `forms` the
     constraint kinds that its versions may honour; `grammar_flag` is with what it takes our
     grammars, `brackets_are_control` and `mixes_adapters` as in `Features`. Where it `may_do_both`,
-    an engine that embeds may also generate. `adapter_route` loads an adapter, if one does."""
+    an engine that embeds may also generate. `adapter_route` loads an adapter, if one does, and
+    `salt_field` has the salt of a prefix, if one has."""
 
     sampling: frozenset[str]
     forms: frozenset[OutputFormatKind]
@@ -129,9 +133,11 @@ class EngineApi(InfoApi, Protocol):
     may_do_both: bool
     mixes_adapters: bool
     adapter_route: str
+    salt_field: str
 
     async def known_fields(self, endpoint: Endpoint, model: str) -> frozenset[str]:
-        """The fields that act, by our names: of `sampling`, "ignore_eos" and "min_tokens"."""
+        """The fields that act, by our names: of `sampling`, "ignore_eos" and "min_tokens"; and
+        `salt_field`."""
 
     async def tokenize(self, endpoint: Endpoint, model: str, text: str) -> Sequence[int]:
         """The token ids of a text whose control tokens are parsed, without any that the model
@@ -146,6 +152,8 @@ class EngineApi(InfoApi, Protocol):
 
 def token_ids(value: Any) -> Sequence[int]:
     """Check a list of token ids. Whether they are in the vocabulary is checked with the others."""
+    if value is None:
+        raise TokensMissing("it answered without token ids")
     if not isinstance(value, list) or not all(type(each) is int for each in value):
         raise AnswerInvalid(f"it sent no list of token ids: {excerpt(str(value))}")
     return value
@@ -202,7 +210,7 @@ def raise_error(error: Any) -> NoReturn:
     details = error if isinstance(error, dict) else {}
     code, problem = details.get("code"), f"it sent an error: {excerpt(str(error))}"
     if code in (429, 503):
-        raise EngineOverloaded(problem, 1.0)
+        raise EngineOverloaded(problem)
     if isinstance(code, int) and 400 <= code < 500:
         raise RequestRefused(problem, code, error)
     raise RequestFailed(problem)

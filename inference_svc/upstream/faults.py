@@ -7,6 +7,7 @@ MAX_TEXT: Final = 300
 MAX_OVERLOAD_S: Final = 600.0
 """How long an engine may be overloaded without a pause, before it counts as lost."""
 
+_RETRY_AFTER_S: Final = 1.0
 _TOO_LONG: Final = frozenset({"context_length_exceeded", "exceed_context_size_error"})
 """Codes and types of errors for prompts beyond the context, of OpenAI, Corral and llama-server."""
 
@@ -37,12 +38,17 @@ class AnswerInvalid(EngineFault):
     """It answered what no engine may: another format, a redirect, ids that do not exist."""
 
 
-class EngineOverloaded(EngineFault):
-    """It asks to be left alone, for `retry_after_s`."""
+class TokensMissing(AnswerInvalid):
+    """It answered without token ids."""
 
-    def __init__(self, problem: str, retry_after_s: float) -> None:
+
+class EngineOverloaded(EngineFault):
+    """It asks to be left alone, for `retry_after_s`, or does not say for how long."""
+
+    def __init__(self, problem: str, retry_after_s: float | None = None) -> None:
         super().__init__(problem)
-        self.retry_after_s = retry_after_s
+        self.has_said_when = retry_after_s is not None
+        self.retry_after_s = retry_after_s or _RETRY_AFTER_S
 
 
 class RequestRefused(EngineFault):

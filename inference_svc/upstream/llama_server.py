@@ -45,7 +45,8 @@ from inference_svc.upstream.pieces import PieceIndex
 from inference_svc.upstream.target import UpstreamTarget
 
 _MAX_LOGPROBS: Final = 64
-_SEEDS: Final = 1 << 32
+_SEEDS: Final = (1 << 32) - 1
+"""The last number of 32 bits is llama.cpp's LLAMA_DEFAULT_SEED: it would choose a random one."""
 _STAGES: Final[Mapping[Stage, str]] = {
     stage: "typ_p" if stage is Stage.TYPICAL_P else stage.value for stage in Stage
 }
@@ -79,6 +80,7 @@ class LlamaServer:
     may_do_both = True
     mixes_adapters = True
     adapter_route = ""
+    salt_field = ""
 
     def __init__(self, pieces: PieceIndex) -> None:
         self._pieces = pieces

@@ -5,8 +5,10 @@ What it honours is tried, not looked up by version: engines accept unknown field
 
 import hashlib
 import json
+import logging
+import re
 from array import array
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from inference_svc.engine.constraint import Constraint
@@ -23,6 +25,7 @@ from inference_svc.upstream.faults import (
     EngineUnusable,
     RequestFailed,
     RequestRefused,
+    TokensMissing,
     excerpt,
 )
 from inference_svc.upstream.pieces import VocabularyPieces
@@ -52,7 +55,10 @@ VOCABULARY_TEXTS: Final = (
     "x" * 100,
     "<b>&amp;</b> \\frac{1}{2} $x^2$ ~~~ *** ### --- ___",
 )
-_MAX_CONTROL_TEXTS: Final = 16
+log = logging.getLogger(__name__)
+_MAX_MARKS: Final = 256
+_DIGITS: Final = re.compile(r"\d+")
+_PADDING: Final = re.compile(r"\[PAD\d+\]")
 _PROBE_TEXT: Final = "zq"
 _LOGPROBS: Final = (64, 20, 5, 1)
 
@@ -91,35 +97,61 @@ async def detect(
 ) -> tuple[str, EngineInfo]:
     """The kind of the engine, the first of `kinds` whose routes it has, and what it tells. Raises
     `EngineFault`."""
-    problems = []
+    problems, refusals = list[str](), dict[str, str]()
     for kind, ask in kinds.items():
         try:
             return kind, await ask(endpoint, target)
+        except EngineUnusable as fault:  # a proxy may refuse the routes of other kinds so
+            refusals.setdefault(str(fault), kind)
         except (RequestRefused, AnswerInvalid) as fault:
             problems.append(f"{kind} ({fault})")
+    if len(refusals) == 1:
+        raise EngineUnusable(*refusals)
+    if refusals:
+        told = ", ".join(f"{kind} ({problem})" for problem, kind in refusals.items())
+        raise EngineUnusable(f"it cannot be used as {told}")
     raise AnswerInvalid(f"it answers as none of {', '.join(problems)}")
 
 
 def vocabulary_texts(vocabulary: UpstreamVocabulary) -> tuple[str, ...]:
-    """The texts whose tokens tell vocabularies apart: fixed ones, and control tokens."""
-    return (*VOCABULARY_TEXTS, *vocabulary.control_texts[:_MAX_CONTROL_TEXTS])
+    """The texts whose tokens tell vocabularies apart: fixed ones, and control and added tokens."""
+    marks = _distinct_marks([*vocabulary.control_texts, *vocabulary.added_tokens])
+    return (*VOCABULARY_TEXTS, *marks[:_MAX_MARKS])
 
 
-async def check_vocabulary(
-    endpoint: Endpoint, api: EngineApi, model: str, vocabulary: UpstreamVocabulary
-) -> str:
-    """Compare the tokens of fixed texts; return their digest. Raises `EngineUnusable` with the text
-    and both ids at the first that differ."""
-    texts = vocabulary_texts(vocabulary)
-    whole = "\n".join(texts)
-    expected = vocabulary.tokenize(whole, add_special=False, parse_special=True)
-    if list(await api.tokenize(endpoint, model, whole)) != expected:
-        for text in (*texts, whole):
-            own = vocabulary.tokenize(text, add_special=False, parse_special=True)
+def _distinct_marks(texts: Iterable[str]) -> list[str]:
+    """The texts of tokens, without those of spaces, and of ids that llama.cpp's converter found no
+    token for. Of those that differ in their numbers only, as reserved ones do, which may be
+    thousands, the first and the last."""
+    alike: dict[str, list[str]] = {}
+    for text in sorted(texts, key=lambda text: (len(text), text)):
+        if text.strip() and not _PADDING.fullmatch(text):
+            alike.setdefault(_DIGITS.sub("0", text), []).append(text)
+    return [text for each in alike.values() for text in dict.fromkeys((each[0], each[-1]))]
+
+
+class VocabularySample:
+    """The tokens of the texts that tell vocabularies apart, by our own tokenizer, and their
+    `digest`. It reads the vocabulary and tokenizes, so create it on a thread."""
+
+    def __init__(self, vocabulary: UpstreamVocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._texts = vocabulary_texts(vocabulary)
+        self._whole = "\n".join(self._texts)
+        self._tokens = vocabulary.tokenize(self._whole, add_special=False, parse_special=True)
+        values = array("i", [vocabulary.size, *self._tokens])
+        self.digest = hashlib.sha256(values.tobytes()).hexdigest()
+
+    async def check(self, endpoint: Endpoint, api: EngineApi, model: str) -> None:
+        """Compare them with those of an engine, in one request if they are the same. Raises
+        `EngineUnusable` with the text and both ids at the first that differ."""
+        if list(await api.tokenize(endpoint, model, self._whole)) == self._tokens:
+            return
+        for text in (*self._texts, self._whole):
+            own = self._vocabulary.tokenize(text, add_special=False, parse_special=True)
             theirs = await api.tokenize(endpoint, model, text)
             if list(theirs) != own:
                 raise EngineUnusable(describe_difference(text, own, theirs))
-    return hashlib.sha256(array("i", [vocabulary.size, *expected]).tobytes()).hexdigest()
 
 
 def describe_difference(text: str, own: Sequence[int], theirs: Sequence[int]) -> str:
@@ -165,9 +197,9 @@ class Prober:
         self._vector_size = vector_size
 
     async def features(self) -> Features:
-        """Raises `EngineFault` if it is lost meanwhile."""
+        """Raises `EngineFault` if it is lost meanwhile, or generates nothing that can be used."""
         api, info, name = self._api, self._info, f"{self._api.name} {self._info.version}".strip()
-        if self._vector_size is not None and not await self._generates():
+        if not await self._generates():
             return Features(name, frozenset(), generates=False, vector_size=self._vector_size)
         known = await api.known_fields(self._endpoint, info.model)
         takes_grammars = await self._writes(_GRAMMAR, takes_grammars=True)
@@ -184,24 +216,48 @@ class Prober:
             ignore_eos="ignore_eos" in known,
             vector_size=self._vector_size,
             mixes_adapters=api.mixes_adapters,
+            separates_projects=self._has_salt(known),
         )
 
+    def _has_salt(self, known: frozenset[str]) -> bool:
+        api = self._api
+        if api.salt_field and api.salt_field not in known:
+            log.warning(
+                "%s does not know %s: it shares computed prefixes among all projects",
+                self._endpoint.url,
+                api.salt_field,
+            )
+        return api.salt_field in known
+
     async def _generates(self) -> bool:
-        """Whether an engine that embeds generates too."""
-        if not self._api.may_do_both:
+        """Whether it generates, as one that embeds may not. Raises `EngineUnusable` if one that
+        does not embed takes or writes no token ids."""
+        embeds = self._vector_size is not None
+        if embeds and not self._api.may_do_both:
             return False
         try:
             await self._generate(_request(), False)
-        except (RequestRefused, RequestFailed):
-            return False
+        except (RequestRefused, RequestFailed, TokensMissing) as fault:
+            if embeds:
+                return False
+            if isinstance(fault, RequestFailed):
+                raise
+            problem = f"a request for two tokens by ids failed: {fault}"
+            raise EngineUnusable(f"{problem}. Text mode needs no ids, and no tokenizer") from None
         return True
 
     async def _writes(self, constraint: Constraint, *, takes_grammars: bool = False) -> bool:
-        """Whether two tokens of a constrained output are those that the constraint demands."""
-        try:
-            tokens, _ = await self._generate(_request(constraint=constraint), takes_grammars)
-        except (RequestRefused, AnswerInvalid, EngineLost):
-            return False
+        """Whether two tokens of a constrained output are those that the constraint demands. One
+        that is lost twice over it, and then answers without it, does not take it."""
+        tokens = list[int]()
+        for _ in range(2):
+            try:
+                tokens, _ = await self._generate(_request(constraint=constraint), takes_grammars)
+                break
+            except (RequestRefused, AnswerInvalid, RequestFailed):
+                return False
+            except EngineLost:
+                await self._generate(_request(), False)
         text = b"".join(self._pieces.piece(each, special=False) for each in tokens)
         return bool(text) and (_PROBE_TEXT.encode() * 8).startswith(text.strip(b'"'))
 

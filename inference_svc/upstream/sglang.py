@@ -10,6 +10,7 @@ from inference_svc.structured_output.notations import single_lark
 from inference_svc.upstream.endpoint import Endpoint, parse_json
 from inference_svc.upstream.engine_api import (
     COMMON_SAMPLING,
+    WRONG_TYPE,
     AnswerReader,
     Chunk,
     EngineInfo,
@@ -47,6 +48,7 @@ class Sglang:
     may_do_both = False
     mixes_adapters = False
     adapter_route = "/load_lora_adapter"
+    salt_field = "extra_key"
 
     @staticmethod
     async def info(endpoint: Endpoint, target: UpstreamTarget) -> EngineInfo:
@@ -72,7 +74,8 @@ class Sglang:
         )
 
     async def known_fields(self, endpoint: Endpoint, model: str) -> frozenset[str]:
-        """It fails where it is sent a parameter that it lacks."""
+        """It fails where it is sent a parameter of sampling that it lacks, and refuses other fields
+        that have a wrong type."""
         values = {name: 1 for name in self.sampling} | {"logit_bias": {"1": 0.0}, "top_k": 1}
         values |= {"ignore_eos": True, "min_tokens": 0}
         known = set()
@@ -84,6 +87,11 @@ class Sglang:
             except RequestRefused:
                 continue
             known.add(name)
+        body = {"input_ids": [0], "sampling_params": {"max_new_tokens": 1}}
+        try:
+            await endpoint.call("POST", "/generate", {**body, self.salt_field: WRONG_TYPE})
+        except RequestRefused:
+            known.add(self.salt_field)
         return frozenset(known)
 
     async def tokenize(self, endpoint: Endpoint, model: str, text: str) -> Sequence[int]:
@@ -113,7 +121,7 @@ class Sglang:
         if generation.adapter is not None:
             body["lora_path"] = generation.adapter
         if request.cache_key:
-            body["extra_key"] = request.cache_key.hex()
+            body[self.salt_field] = request.cache_key.hex()
         return "/generate", body
 
     def reader(self, generation: Generation) -> AnswerReader:

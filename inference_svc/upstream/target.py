@@ -1,6 +1,6 @@
 """The configuration of one upstream, and what of its vocabulary the upstream needs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -18,6 +18,10 @@ class UpstreamVocabulary(Protocol):
     @property
     def control_texts(self) -> tuple[str, ...]:
         """The texts that `parse_special` turns into control tokens."""
+
+    @property
+    def added_tokens(self) -> Mapping[str, int]:
+        """Tokens by their texts that are found in every text, but are no control tokens."""
 
     def tokenize(
         self, text: str, *, add_special: bool, parse_special: bool, field: str = "prompt"

@@ -45,7 +45,7 @@ from inference_svc.upstream.probe import (
     Ask,
     Identity,
     Prober,
-    check_vocabulary,
+    VocabularySample,
     detect,
     find_vector_size,
 )
@@ -87,6 +87,7 @@ class TokenMode:
         self._kinds = {kind: ask for kind, ask in kinds if target.kind in ("auto", kind)}
         self._opening = asyncio.Lock()
         self._vocabulary: UpstreamVocabulary | None = None
+        self._sample: VocabularySample | None = None
         self._apis: dict[str, EngineApi] = {}
         self._load_at: dict[tuple[str, str], float] = {}
         """When an adapter that was not loaded is tried again, by URL and name."""
@@ -97,18 +98,22 @@ class TokenMode:
             if self._vocabulary is None:
                 self._vocabulary = await self._open_vocabulary(info.tokenizer)
             vocabulary = self._vocabulary
+            if self._sample is None:
+                self._sample = await asyncio.to_thread(VocabularySample, vocabulary)
+            sample = self._sample
             if kind not in self._apis:
                 self._apis[kind] = await asyncio.to_thread(_make_api, kind, vocabulary)
             api = self._apis[kind]
         if self._target.adapter_folder:
             info = await self._load_adapters(endpoint, api, info)
-        digest = await check_vocabulary(endpoint, api, info.model, vocabulary)
+        check = partial(sample.check, endpoint, api, info.model)
+        await check()
         size = await find_vector_size(endpoint, info.model, vocabulary)
-        identity = Identity(api.name, info.model, info.revision, size, digest)
+        identity = Identity(api.name, info.model, info.revision, size, sample.digest)
         prober = Prober(endpoint, api, info, vocabulary, size)
         turn = partial(TokenTurn, api=api, pieces=VocabularyPieces(vocabulary))
         embed = partial(EmbeddingTurn, route=EmbeddingRoute(), size=size) if size else None
-        return Examined(api, info, identity, prober.features, turn, embed, vocabulary.size)
+        return Examined(api, info, identity, prober.features, turn, embed, vocabulary.size, check)
 
     async def _load_adapters(
         self, endpoint: Endpoint, api: EngineApi, info: EngineInfo

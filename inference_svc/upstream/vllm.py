@@ -12,6 +12,7 @@ from inference_svc.structured_output.notations import single_lark
 from inference_svc.upstream.endpoint import Endpoint, parse_json
 from inference_svc.upstream.engine_api import (
     COMMON_SAMPLING,
+    WRONG_TYPE,
     AnswerReader,
     Chunk,
     EngineInfo,
@@ -52,6 +53,7 @@ class Vllm:
     may_do_both = False
     mixes_adapters = False
     adapter_route = "/v1/load_lora_adapter"
+    salt_field = "cache_salt"
 
     @staticmethod
     async def info(endpoint: Endpoint, target: UpstreamTarget) -> EngineInfo:
@@ -72,8 +74,8 @@ class Vllm:
     async def known_fields(self, endpoint: Endpoint, model: str) -> frozenset[str]:
         """It refuses values of a wrong type, and ignores fields that it does not know."""
         known = set()
-        for name in (*sorted(self.sampling), "ignore_eos", "min_tokens"):
-            body = {"model": model, "prompt": [0], "max_tokens": 1, name: {"no": ["such", "type"]}}
+        for name in (*sorted(self.sampling), "ignore_eos", "min_tokens", self.salt_field):
+            body = {"model": model, "prompt": [0], "max_tokens": 1, name: WRONG_TYPE}
             try:
                 await endpoint.call("POST", "/v1/completions", body)
             except RequestRefused:
@@ -114,7 +116,7 @@ class Vllm:
         if values["allowed_token_ids"]:
             body["allowed_token_ids"] = list(values["allowed_token_ids"])
         if request.cache_key:  # in hexadecimal digits: some characters of base64 are refused
-            body["cache_salt"] = request.cache_key.hex()
+            body[self.salt_field] = request.cache_key.hex()
         if request.constraint is not None:
             body["structured_outputs"] = _constraint(request.constraint, generation.takes_grammars)
         return "/v1/completions", body
@@ -151,7 +153,7 @@ class _Reader:
             return Chunk()
         choice = members(choices[0], "a choice")
         reason = choice.get("finish_reason")
-        if (ids := choice.get("token_ids")) is None and (reason or not choice.get("text")):
+        if (ids := choice.get("token_ids")) is None and not choice.get("text"):
             tokens: Sequence[int] = ()  # an end without a token
         else:
             tokens = token_ids(ids)

@@ -18,6 +18,7 @@ CONTINUATION: Final = "tests/unit/inference_svc/engine_client/test_continuation.
 ADMISSION: Final = f"{UPSTREAM}/test_upstream_admission.py"
 ADAPTERS: Final = f"{UPSTREAM}/test_upstream_adapters.py"
 LOADS: Final = f"{ADAPTERS}::test_an_engine_is_told_to_load_what_it_lacks_from_the_folder"
+ROUTES: Final = f"{UPSTREAM}/test_upstream_probes.py::test_the_page_names_the_routes_that_are_asked"
 TEXT: Final = f"{UPSTREAM}/test_text_mode.py"
 TEXT_E2E: Final = "tests/e2e/test_text_mode.py"
 TEXT_RPC: Final = "tests/unit/inference_svc/rpc/test_text_mode.py"
@@ -83,6 +84,8 @@ TESTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             "tests/e2e/test_upstream_adapters.py"
             "::test_each_adapter_is_a_model_that_the_engine_is_asked_for",
         ),
+        **dict.fromkeys(("vLLM", "SGLang", "llama-server"), (ROUTES,)),
+        "in text mode": (ROUTES,),
     },
     "Batches": {
         "another request comes": (
@@ -214,7 +217,8 @@ TESTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             "::test_a_request_that_runs_is_finished_though_no_engine_can_be_probed",
             f"{E2E}::test_a_response_in_the_background_outlives_the_engine",
         ),
-        "it is overloaded (429, 503)": (
+        "it is overloaded (429, 503, also inside a stream)": (
+            f"{UPSTREAM}/test_upstream_faults.py::test_an_engine_tells_when_to_ask_again",
             f"{UPSTREAM}/test_upstream_admission.py"
             "::test_an_engine_rests_longer_each_time_until_it_serves_again",
             f"{UPSTREAM}/test_upstream_admission.py"
@@ -230,13 +234,17 @@ TESTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             f"{UPSTREAM}/test_upstream_faults.py"
             "::test_another_model_under_the_same_name_gets_no_request",
             f"{UPSTREAM}/test_upstream_probes.py"
+            "::test_an_engine_with_other_tokens_after_a_restart_gets_no_request",
+            f"{UPSTREAM}/test_upstream_probes.py"
             "::test_a_model_fails_with_the_problems_of_all_its_urls",
         ),
-        "it sends nonsense, more than was asked, or nothing for `token_timeout_s`": (
+        "it sends nonsense, or nothing for `token_timeout_s`": (
             f"{UPSTREAM}/test_upstream_faults.py"
             "::test_a_request_goes_on_after_an_answer_that_is_none",
-            f"{UPSTREAM}/test_upstream_faults.py::test_more_tokens_than_asked_are_cut",
             f"{UPSTREAM}/test_upstream_faults.py::test_a_silent_engine_is_given_up",
+        ),
+        "it sends more than was asked": (
+            f"{UPSTREAM}/test_upstream_faults.py::test_more_tokens_than_asked_are_cut",
         ),
         "text, reasoning, tool calls without enforced schemas; stop texts, a half-written call or"
         " character, log probabilities": (
@@ -288,6 +296,8 @@ TESTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         ),
         "that has lost three engines": (
             f"{UPSTREAM}/test_resumption.py::test_a_request_that_loses_three_engines_ends",
+            f"{UPSTREAM}/test_upstream_faults.py"
+            "::test_a_request_that_three_engines_answer_with_lies_fails",
         ),
         "that engines have answered twice with an error of their own": (
             f"{UPSTREAM}/test_resumption.py::test_a_request_that_engines_fail_twice_ends",

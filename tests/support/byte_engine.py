@@ -10,7 +10,7 @@ import asyncio
 import json
 import re
 from array import array
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -21,6 +21,7 @@ from inference_svc.engine_client.messages import EngineMessage, Ready
 from inference_svc.engine_client.process import StartFailed
 from inference_svc.upstream.connection import UpstreamConnection
 from inference_svc.upstream.endpoints import Mode
+from inference_svc.upstream.engine_api import WRONG_TYPE
 from inference_svc.upstream.probe import PinnedIdentity
 from inference_svc.upstream.target import UpstreamTarget
 from inference_svc.upstream.text_mode import TextMode
@@ -39,6 +40,7 @@ class ByteVocabulary:
     size = SIZE
     end_tokens = frozenset({END})
     control_texts = tuple(sorted(_CONTROL.values()))
+    added_tokens: Mapping[str, int] = {}
 
     def tokenize(
         self, text: str, *, add_special: bool, parse_special: bool, field: str = "prompt"
@@ -82,6 +84,8 @@ class ByteEngine:
     reply: Sequence[int]
     kind: str = "llama_server"
     attempts: list[Attempt] = field(default_factory=list)
+    probes: list[Attempt] = field(default_factory=list)
+    """Of the next requests for two tokens, which are probes."""
     bodies: list[dict[str, Any]] = field(default_factory=list)
     routes: dict[str, Callable[[], tuple[int, Any]]] = field(default_factory=dict)
     requests: list[str] = field(default_factory=list)
@@ -95,6 +99,8 @@ class ByteEngine:
     num_open: int = 0
     most_at_once: int = 0
     ignores_constraints: bool = False
+    ignored: frozenset[str] = frozenset()
+    """Fields that it does not know."""
     max_logprobs: int | None = None
     """Of messages: the alternatives of a token that it tells; None: it ignores the fields."""
     url: str = ""
@@ -181,17 +187,19 @@ class ByteEngine:
             await self._stream(body, list(b"a"), Attempt(), writer)
         elif self.kind == "openai":
             await self._answer_turn(body, reader, writer)
-        elif {"no": ["such", "type"]} in body.values():
+        elif any(each == WRONG_TYPE for name, each in body.items() if name not in self.ignored):
             await _send(writer, 400, {"error": {"code": 400, "message": "wrong type"}})
-        elif self.kind == "sglang" and "stream" not in body:
-            await _send(writer, 400 if "logit_bias" in body else 200, {})
+        elif "stream" not in body:
+            lacks_field = self.kind == "sglang" and "logit_bias" in body
+            await _send(writer, 400 if lacks_field else 200, {})
         elif not body["stream"]:
             biases = [{"token": token, "bias": bias} for token, bias in body["logit_bias"]]
             await _send(writer, 200, {"generation_settings": {**body, "logit_bias": biases}})
         elif limit == 2 and not self._goes_on(body):
             is_enforced = _is_constrained(body) and not self.ignores_constraints
             written = b"zqzq" if is_enforced else b"ab"
-            await self._stream(body, list(written), Attempt(), writer)
+            attempt = self.probes.pop(0) if self.probes else Attempt()
+            await self._stream(body, list(written), attempt, writer)
         else:
             await self._answer_turn(body, reader, writer)
 

@@ -55,6 +55,7 @@ def find_features(url: str) -> dict[str, Any]:
         "max_logprobs": features.max_logprobs,
         "min_tokens": features.min_tokens,
         "ignore_eos": features.ignore_eos,
+        "separates_projects": features.separates_projects,
     }
 
 

@@ -392,6 +392,8 @@ class SGLang(Engine):
             raise Refused(f"unknown fields {sorted(unknown) if isinstance(body, dict) else ''}")
         if body.get("lora_path") not in (None, *self.state.adapters):
             raise Refused(f"The adapter {body['lora_path']} is not loaded")
+        if not isinstance(body.get("extra_key"), str | list | None):
+            raise Refused("extra_key: Input should be a valid string")
         prompt, limit = self.check_prompt(body.get("input_ids"), params.get("max_new_tokens", 128))
         grammar = None
         for name in ("json_schema", "regex", "ebnf"):

@@ -164,7 +164,7 @@ async def test_an_engine_is_not_lost_because_something_waits_in_it_for_long() ->
         for number in range(2):
             assert text_of(await client.end_of(number)) == TEXT
     assert len(engine.bodies) == 3
-    assert engine.requests.count("/tokenize") == 1  # it was not probed again
+    assert engine.requests.count("/v1/embeddings") == 1  # it was not probed again
 
 
 async def test_an_engine_that_refuses_what_would_wait_in_it_gets_no_more_of_that() -> None:

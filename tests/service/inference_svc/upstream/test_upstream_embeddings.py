@@ -302,6 +302,19 @@ async def test_an_engine_whose_queue_is_short_gets_fewer_inputs_at_once() -> Non
     assert [len(each["input"]) for each in engine.embedded] == [5, 2, 1, 1, 1, 1, 1]
 
 
+async def test_an_engine_that_says_when_to_ask_again_gets_no_inputs_before() -> None:
+    """The other one gets fewer at once, too."""
+    engine, other = engine_of(), engine_of()
+    async with connected(engine, other) as client:
+        for each in (engine, other):
+            each.embedded.clear()
+        engine.answers = [Attempt(raw=http("429 X", b"{}", "Retry-After: 60"))]
+        events = await embed(client, embedding_request(*"abcde", normalize=True))
+    assert vectors_in(events) == normalized(*"abcde")
+    sizes = [[len(body["input"]) for body in each.embedded] for each in (engine, other)]
+    assert sizes == [[5], [2, 2, 1]]
+
+
 @pytest.mark.parametrize(
     ("waiting", "served"),
     [

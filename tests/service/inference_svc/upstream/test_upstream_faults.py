@@ -3,7 +3,8 @@
 import asyncio
 import json
 import ssl
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from inference_svc.engine.request import Submit
 from inference_svc.engine_client.process import StartFailed
 from inference_svc.output_format import OutputFormat, OutputFormatKind
 from inference_svc.upstream.endpoint import Endpoint, EndpointState
-from inference_svc.upstream.faults import EngineLost
+from inference_svc.upstream.faults import EngineLost, EngineOverloaded
 from inference_svc.upstream.probe import PinnedIdentity
 from inference_svc.upstream.target import UpstreamTarget
 from svc_kit.errors import (
@@ -164,6 +165,32 @@ async def test_an_overloaded_engine_is_set_aside_for_as_long_as_it_asks() -> Non
         texts = [text_of(await client.run(byte_request(number))) for number in range(3)]
     assert texts == [TEXT] * 3
     assert (len(engine.bodies), len(other.bodies)) == (1, 3)
+
+
+AN_HOUR = timedelta(hours=1)
+TOLD_TIMES: dict[str, tuple[str, float | None]] = {
+    "7": ("7", 7.0),
+    "none": ("0", 1.0),
+    "minutes": ("600", 60.0),
+    "a date": (format_datetime(datetime.now(UTC) + AN_HOUR, usegmt=True), 60.0),
+    "a date that has passed": (format_datetime(datetime.now(UTC) - AN_HOUR, usegmt=True), 1.0),
+    "nonsense": ("soon", None),
+}
+
+
+@pytest.mark.parametrize(("told", "expected"), TOLD_TIMES.values(), ids=TOLD_TIMES)
+async def test_an_engine_tells_when_to_ask_again(told: str, expected: float | None) -> None:
+    """In seconds or as a date; a rest is from 1 to 60 s."""
+    busy = Attempt(raw=http("429 X", b"{}", f"Retry-After: {told}"))
+    engine = ByteEngine(REPLY, attempts=[busy])
+    await engine.start()
+    endpoint = Endpoint(UpstreamTarget("bytes", [engine.url]), engine.url, unverified)
+    with pytest.raises(EngineOverloaded) as caught:
+        await endpoint.call("POST", "/completion", {"n_predict": 9, "stream": True})
+    endpoint.close()
+    await engine.stop()
+    assert caught.value.retry_after_s == (expected or 1.0)
+    assert caught.value.has_said_when == (expected is not None)
 
 
 async def test_the_loss_of_all_engines_ends_the_connection() -> None:

@@ -2,6 +2,9 @@
 
 import asyncio
 import itertools
+import json
+import re
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,6 +40,23 @@ class BrokenVocabulary(ByteVocabulary):
         raise ZeroDivisionError
 
 
+class MarkedVocabulary(ByteVocabulary):
+    """A tokenizer that has many control tokens and an added one; its engine lacks `lacking`."""
+
+    control_texts = ("</s>", *(f"<SPECIAL_{each}>" for each in range(20)), "[TOOL_CALLS]")
+    added_tokens: Mapping[str, int] = {"<think>": 1}
+
+    def __init__(self, lacking: str) -> None:
+        self._lacking = lacking
+
+    def tokenize(self, text: str, **options: Any) -> list[int]:
+        """The bytes of a text, and a token for what the engine lacks."""
+        tokens = list[int]()
+        for number, part in enumerate(text.split(self._lacking)):
+            tokens += [1] * (number > 0) + super().tokenize(part, **options)
+        return tokens
+
+
 async def probe(engine: ByteEngine, vocabulary: ByteVocabulary, **options: Any) -> Endpoints:
     """The URLs after the first probe."""
     await engine.start()
@@ -68,6 +88,147 @@ async def test_a_defect_in_a_probe_is_told_and_tried_again_after_a_pause() -> No
     endpoints = await probe(engine, BrokenVocabulary(), kind="llama_server")
     (endpoint,) = endpoints.status
     assert (endpoint.state, "ZeroDivisionError" in endpoint.problem) == (EndpointState.DOWN, True)
+
+
+MARKS = ["</s>", "<SPECIAL_0>", "<SPECIAL_19>", "[TOOL_CALLS]", "<think>"]
+
+
+@pytest.mark.parametrize("mark", MARKS)
+async def test_an_engine_without_a_control_or_added_token_is_refused(mark: str) -> None:
+    endpoints = await probe(ByteEngine(REPLY), MarkedVocabulary(mark))
+    (endpoint,) = endpoints.status
+    assert endpoint.state is EndpointState.REFUSED
+    assert f"token 0 of {mark!r} is {ord(mark[0])} there, and 1 in" in endpoint.problem
+
+
+KINDS = ["llama_server", "vllm", "sglang"]
+_SSE = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+NO_IDS: dict[str, tuple[str, Any]] = {
+    "llama-server": ("llama_server", {"content": "a", "stop": False}),
+    "vllm": ("vllm", {"choices": [{"text": "a", "finish_reason": None}]}),
+    "vllm with all in one event": (
+        "vllm",
+        {"choices": [{"text": "ab", "finish_reason": "length"}]},
+    ),
+    "sglang": ("sglang", {"text": "a", "meta_info": {"completion_tokens": 1}}),
+}
+
+
+@pytest.mark.parametrize(("kind", "event"), NO_IDS.values(), ids=NO_IDS)
+async def test_an_engine_that_writes_no_token_ids_is_refused(kind: str, event: Any) -> None:
+    """As vLLM before `return_token_ids`, or behind a proxy that drops it."""
+    answer = _SSE + f"data: {json.dumps(event)}\n\n".encode()
+    endpoints = await probe(ByteEngine(REPLY, kind, probes=[Attempt(raw=answer)]), ByteVocabulary())
+    (endpoint,) = endpoints.status
+    assert endpoint.state is EndpointState.REFUSED
+    assert "it answered without token ids. Text mode needs no ids" in endpoint.problem
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_engine_that_refuses_what_every_request_has_is_refused(kind: str) -> None:
+    """As SGLang before `sampling_seed`."""
+    refusal = b'HTTP/1.1 400 X\r\nContent-Length: 21\r\n\r\n{"error": "no seeds"}'
+    engine = ByteEngine(REPLY, kind, probes=[Attempt(raw=refusal)])
+    (endpoint,) = (await probe(engine, ByteVocabulary())).status
+    assert endpoint.state is EndpointState.REFUSED
+    assert "no seeds" in endpoint.problem
+
+
+@pytest.mark.parametrize(
+    ("kind", "ignored", "expected"),
+    [
+        ("vllm", "", True),
+        ("vllm", "cache_salt", False),
+        ("sglang", "", True),
+        ("sglang", "extra_key", False),
+        ("llama_server", "", False),
+    ],
+)
+async def test_an_engine_that_knows_no_salt_is_named(
+    kind: str, ignored: str, expected: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would share prefixes among all projects."""
+    engine = ByteEngine(REPLY, kind, ignored=frozenset([ignored]))
+    endpoints = await probe(engine, ByteVocabulary())
+    assert endpoints.probed is not None
+    assert endpoints.probed.features.separates_projects == expected
+    warned = [each for each in caplog.messages if "shares computed prefixes" in each]
+    assert len(warned) == bool(ignored)
+    assert all(f"does not know {ignored}" in each for each in warned)
+
+
+PAGE = Path(__file__).parents[4] / "docs" / "operate" / "engines.md"
+ROWS = {
+    "llama_server": "llama-server",
+    "vllm": "vLLM",
+    "sglang": "SGLang",
+    "openai": "in text mode",
+}
+
+
+@pytest.mark.parametrize("kind", ROWS)
+async def test_the_page_names_the_routes_that_are_asked(kind: str) -> None:
+    """A probe asks all but those of adapters, and those of embeddings in text mode."""
+    engine = ByteEngine(REPLY, kind)
+    async with connected(engine, kind=kind, default_path="/v1" * (kind == "openai")):
+        pass
+    (cell,) = re.findall(rf"^\| {ROWS[kind]} \| (`/.+?)[;|]", PAGE.read_text(), re.MULTILINE)
+    asked = {path.removeprefix("/v1" * (kind == "openai")) for path in engine.requests}
+    assert asked == {*re.findall("`(.+?)`", cell)}
+
+
+CUT = Attempt(lost_after=1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_grammar_is_tried_again_if_the_connection_was_cut(kind: str) -> None:
+    engine = ByteEngine(REPLY, kind, probes=[Attempt(), CUT])
+    endpoints = await probe(engine, ByteVocabulary())
+    assert endpoints.probed is not None
+    assert endpoints.probed.features.takes_grammars
+    assert engine.probes == []
+
+
+async def test_an_engine_that_cuts_only_grammars_does_not_take_them() -> None:
+    engine = ByteEngine(REPLY, "vllm", probes=[Attempt(), CUT, Attempt(), CUT])
+    endpoints = await probe(engine, ByteVocabulary())
+    assert endpoints.probed is not None
+    features = endpoints.probed.features
+    assert (features.takes_grammars, len(features.constraints)) == (False, 5)
+
+
+async def test_an_engine_that_is_lost_in_a_probe_is_probed_again() -> None:
+    engine = ByteEngine(REPLY, "vllm", probes=[Attempt(), CUT, CUT])
+    endpoints = await probe(engine, ByteVocabulary())
+    (endpoint,) = endpoints.status
+    assert (endpoint.state, endpoints.probed) == (EndpointState.DOWN, None)
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_proxy_that_refuses_the_routes_of_other_kinds_hides_no_engine(status: int) -> None:
+    engine = ByteEngine(REPLY, "vllm")
+    engine.routes["/props"] = lambda: (status, {})
+    endpoints = await probe(engine, ByteVocabulary())
+    (endpoint,) = endpoints.status
+    assert (endpoint.state, endpoint.problem) == (EndpointState.UP, "")
+
+
+async def test_a_key_that_is_refused_by_all_routes_is_told() -> None:
+    engine = ByteEngine(REPLY, "vllm")
+    for route in ("/props", "/version", "/server_info"):
+        engine.routes[route] = lambda: (401, {"error": "no key"})
+    (endpoint,) = (await probe(engine, ByteVocabulary())).status
+    problem = 'it answered with status 401: \'{"error": "no key"}\''
+    assert (endpoint.state, endpoint.problem) == (EndpointState.REFUSED, problem)
+
+
+async def test_each_reason_why_no_kind_can_be_used_is_told() -> None:
+    engine = ByteEngine(REPLY, "vllm")
+    engine.routes["/props?model=big"] = lambda: (403, {})
+    (endpoint,) = (await probe(engine, ByteVocabulary(), model="big")).status
+    assert endpoint.state is EndpointState.REFUSED
+    assert "llama_server (it answered with status 403" in endpoint.problem
+    assert "vllm (it serves no model 'big'" in endpoint.problem
 
 
 KEYS = {"a byte order mark": b"\xef\xbb\xbfkey", "a line break": b"one\r\nX-Other: two"}
@@ -187,6 +348,31 @@ async def test_a_new_version_of_an_engine_is_probed_before_it_gets_a_request() -
         await engine.start(int(engine.url.rpartition(":")[2]))
         status = await refused(client)
     assert "takes_grammars" in status.problem
+    assert engine.bodies == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_engine_with_other_tokens_after_a_restart_gets_no_request(kind: str) -> None:
+    """Its name, version and limits are as before."""
+    engine, other = ByteEngine(REPLY, kind), ByteEngine(REPLY, kind)
+    async with connected(engine, other) as client:
+        await engine.stop()
+        for route in ("/tokenize", "/v1/tokenize"):
+            engine.routes[route] = lambda: (200, {"tokens": [72, 101, 108, 99]})
+        await engine.start(int(engine.url.rpartition(":")[2]))
+        status = await refused(client)
+    assert "token 3 of 'Hello, world! How are you today?' is 99 there" in status.problem
+    assert engine.bodies == []
+
+
+async def test_an_engine_that_tokenizes_no_longer_gets_no_request() -> None:
+    engine, other = ByteEngine(REPLY), ByteEngine(REPLY)
+    async with connected(engine, other) as client:
+        await engine.stop()
+        engine.routes["/tokenize"] = lambda: (404, {})
+        await engine.start(int(engine.url.rpartition(":")[2]))
+        assert isinstance((await client.run(byte_request()))[-1], Finished)
+        assert client.connection.status.endpoints[0].state is EndpointState.DOWN
     assert engine.bodies == []
 
 

@@ -45,6 +45,7 @@ FORMS: Final[Mapping[str, OutputFormat]] = {
 GRAMMAR: Final = Constraint('{"grammars": [{"lark_grammar": "start: \\"a\\""}]}', "tools")
 _LOGPROBS: Final = "log probabilities of the most probable tokens"
 _GRAMMARS: Final = "everything that Corral's grammars enforce"
+_PREFIXES: Final = "computed prefixes, apart for each project"
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ def check(features: Features, request: SequenceRequest, name: str, *, is_honoure
 
 
 def test_each_row_of_the_table_is_tried() -> None:
-    names = [*FIELDS, _LOGPROBS, *FORMS, _GRAMMARS]
+    names = [*FIELDS, _LOGPROBS, *FORMS, _GRAMMARS, _PREFIXES]
     assert list(dict.fromkeys(name for name, _, _ in CELLS)) == names
 
 
@@ -182,3 +183,10 @@ def test_our_grammars_are_sent_or_refused_with_the_flag(kind: str, cell: str) ->
     check(features, request, flag, is_honoured=not cell.startswith("only"))
     body = json.dumps(body_of(kind, request, takes_grammars=True))
     assert 'start: \\"a\\"' in body
+
+
+@pytest.mark.parametrize(("kind", "cell"), [each[1:] for each in CELLS if each[0] == _PREFIXES])
+def test_an_engine_that_keeps_projects_apart_gets_their_salts(kind: str, cell: str) -> None:
+    assert features_of(kind).separates_projects == (cell == "yes")
+    bodies = [json.dumps(body_of(kind, make_request(cache_key=key))) for key in (b"one", b"two")]
+    assert (bodies[0] != bodies[1]) == (cell == "yes")
