@@ -7,6 +7,7 @@ a connection to such engines emits.
 """
 
 import asyncio
+import itertools
 import json
 import re
 from array import array
@@ -20,7 +21,8 @@ from inference_svc.engine.request import Command, SequenceRequest, Submit
 from inference_svc.engine_client.messages import EngineMessage, Ready
 from inference_svc.engine_client.process import StartFailed
 from inference_svc.upstream.connection import UpstreamConnection
-from inference_svc.upstream.endpoints import Mode
+from inference_svc.upstream.endpoint import EndpointState
+from inference_svc.upstream.endpoints import EndpointStatus, Mode
 from inference_svc.upstream.engine_api import WRONG_TYPE
 from inference_svc.upstream.probe import PinnedIdentity
 from inference_svc.upstream.target import UpstreamTarget
@@ -520,3 +522,15 @@ def byte_request(sequence_id: int = 0, **changes: Any) -> SequenceRequest:
     if "resumed" in options:
         options["resumed"] = array("i", options["resumed"])
     return make_request(sequence_id, PROMPT, **options)
+
+
+async def run_until_refused(client: Client, **fields: Any) -> EndpointStatus:
+    """Send requests until the first URL is refused; another one serves them."""
+    async with asyncio.timeout(30):
+        for number in itertools.count():
+            events = await client.run(byte_request(number, **fields))
+            assert isinstance(events[-1], Finished)
+            status = client.connection.status.endpoints[0]
+            if status.state is EndpointState.REFUSED:
+                break
+    return status

@@ -19,6 +19,7 @@ from tests.support.byte_engine import (
     Client,
     byte_request,
     connected,
+    run_until_refused,
 )
 from tests.support.engine_features import first_probe
 
@@ -160,15 +161,9 @@ async def test_a_url_that_has_lost_an_adapter_gets_no_request() -> None:
     engine.attempts = [Attempt(lost_after=1)]
     async with connected(engine, other, adapters=("sql",)) as client:
         load(engine)
-        await client.run(byte_request(adapters=applied(sql=1.0)))
-        await client.wait_for(
-            lambda: client.connection.status.endpoints[0].state is EndpointState.REFUSED
-        )
-        problem = client.connection.status.endpoints[0].problem
-        events = await client.run(byte_request(1, adapters=applied(sql=1.0)))
+        status = await run_until_refused(client, adapters=applied(sql=1.0))
 
-    assert "it has less than the others of this name: the adapter 'sql'" in problem
-    assert isinstance(events[-1], Finished)
+    assert "it has less than the others of this name: the adapter 'sql'" in status.problem
 
 
 def on_load(engine: ByteEngine, *names: str, status: int = 200) -> list[dict[str, Any]]:

@@ -1,7 +1,6 @@
 """What the probes of the URLs of an upstream find, and what follows for the model."""
 
 import asyncio
-import itertools
 import json
 import re
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ from inference_svc.engine.events import Finished, Started
 from inference_svc.engine.request import Submit
 from inference_svc.engine_client.process import StartFailed
 from inference_svc.upstream.endpoint import Endpoint, EndpointState
-from inference_svc.upstream.endpoints import Endpoints, EndpointStatus
+from inference_svc.upstream.endpoints import Endpoints
 from inference_svc.upstream.target import UpstreamTarget
 from inference_svc.upstream.token_mode import TokenMode
 from tests.support.byte_engine import (
@@ -26,6 +25,7 @@ from tests.support.byte_engine import (
     Client,
     byte_request,
     connected,
+    run_until_refused,
 )
 from tests.support.engine_features import first_probe
 
@@ -316,17 +316,6 @@ async def test_each_url_gets_as_many_requests_as_it_has_slots() -> None:
         assert [len(engine.bodies) for engine in engines] == [1, 3]
 
 
-async def refused(client: Client) -> EndpointStatus:
-    """Send requests until the first URL is refused."""
-    async with asyncio.timeout(30):
-        for number in itertools.count():
-            assert isinstance((await client.run(byte_request(number)))[-1], Finished)
-            status = client.connection.status.endpoints[0]
-            if status.state is EndpointState.REFUSED:
-                break
-    return status
-
-
 async def test_an_engine_that_has_less_after_a_restart_gets_no_request() -> None:
     engine, other = ByteEngine(REPLY, "vllm"), ByteEngine(REPLY, "vllm")
     async with connected(engine, other) as client:
@@ -334,7 +323,7 @@ async def test_an_engine_that_has_less_after_a_restart_gets_no_request() -> None
         engine.routes["/version"] = lambda: (200, {"version": "0.34.0"})
         engine.routes["/v1/models"] = partial(with_context, 64)
         await engine.start(int(engine.url.rpartition(":")[2]))
-        status = await refused(client)
+        status = await run_until_refused(client)
     assert "a context of 512 tokens (64)" in status.problem
     assert engine.bodies == []
 
@@ -346,7 +335,7 @@ async def test_a_new_version_of_an_engine_is_probed_before_it_gets_a_request() -
         engine.routes["/version"] = lambda: (200, {"version": "0.34.0"})
         engine.ignores_constraints = True
         await engine.start(int(engine.url.rpartition(":")[2]))
-        status = await refused(client)
+        status = await run_until_refused(client)
     assert "takes_grammars" in status.problem
     assert engine.bodies == []
 
@@ -360,7 +349,7 @@ async def test_an_engine_with_other_tokens_after_a_restart_gets_no_request(kind:
         for route in ("/tokenize", "/v1/tokenize"):
             engine.routes[route] = lambda: (200, {"tokens": [72, 101, 108, 99]})
         await engine.start(int(engine.url.rpartition(":")[2]))
-        status = await refused(client)
+        status = await run_until_refused(client)
     assert "token 3 of 'Hello, world! How are you today?' is 99 there" in status.problem
     assert engine.bodies == []
 
