@@ -55,8 +55,6 @@ PARTS = (
     dialects.PART,
     chats.PART,
     upstream.PART,
-    upstream.VLLM_PART,
-    vllm.PART,
     documents.PART,
     pictures.PART,
     page.PART,
@@ -65,4 +63,5 @@ PARTS = (
     sessions.PART,
     routing.PART,
 )
-LONG = (replicas.PART, soak.PART, queue_faults.PART)  # measured only if named in --parts
+# Measured only if named in --parts.
+LONG = (replicas.PART, upstream.VLLM_PART, vllm.PART, soak.PART, queue_faults.PART)

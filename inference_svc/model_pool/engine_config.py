@@ -24,6 +24,7 @@ from svc_kit.settings.groups import UpstreamTlsSettings
 
 _SAVED_SHARE = 8
 _MAX_SAVED_BYTES = 8 << 30  # as llama-server (--cache-ram)
+_MAX_RESERVE_BYTES = 2 << 30
 _DEFAULT_ENCODER_TOKENS = 8192  # the buffers of an encoder grow with its longest input
 
 
@@ -68,6 +69,7 @@ def disk_cache_folder(settings: InferenceSettings) -> FolderLimits:
         limits.archive_files,
         limits.archive_age_s,
         setting="snapshots.archive_mib",
+        max_reserve_bytes=_MAX_RESERVE_BYTES,
     )
 
 

@@ -7,7 +7,6 @@ damaged or has the format of another release is deleted; its prefix is recompute
 
 import logging
 import math
-import shutil
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
@@ -25,8 +24,6 @@ from svc_kit.errors import (
 )
 
 log = logging.getLogger(__name__)
-_RESERVED_SHARE, _MAX_RESERVE = 20, 2 << 30
-"""Of the disk; bytes."""
 
 
 class SaveResult(NamedTuple):
@@ -66,20 +63,10 @@ class DiskPrefixCache:
         return [each for each in self._snapshots() if each.fingerprint == fingerprint]
 
     def save(self, snapshot: Snapshot, state: bytearray, replaced: Collection[str]) -> SaveResult:
-        """Write a prefix and delete the `replaced` ones. Raises `SnapshotTooLarge`, or
-        `StorageFailed` if the disk would be nearly full."""
-        self._check_free_space(len(state))
+        """Write a prefix and delete the `replaced` ones. Raises `SnapshotTooLarge`."""
         num_evicted = self._store.save(snapshot, state, self._cell_layout(state))
         self._store.drop(replaced)
         return SaveResult(self.snapshot_ids(), num_evicted)
-
-    def _check_free_space(self, num_bytes: int) -> None:
-        """The archive, a cache, leaves what databases and files on the same disk need."""
-        with suppress(FileNotFoundError):  # the folder is created by the first write
-            disk = shutil.disk_usage(self.limits.path)
-            reserve = min(disk.total // _RESERVED_SHARE, _MAX_RESERVE)
-            if disk.free - num_bytes < reserve:
-                raise StorageFailed(problem=f"{disk.free >> 20} MiB are free on its disk")
 
     def snapshot_ids(self) -> frozenset[str]:
         """The snapshot ids that are on disk."""

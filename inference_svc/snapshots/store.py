@@ -11,6 +11,7 @@ import math
 import os
 import re
 import secrets
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -44,6 +45,7 @@ _SUFFIX, _UNFINISHED = ".snapshot", ".unfinished"
 _FILE = re.compile(rf"{_ID.pattern}\{_SUFFIX}")
 _LEFT = re.compile(rf"({_ID.pattern}|key)\{_UNFINISHED}")
 _KEY_BYTES = 32
+_RESERVED_SHARE = 20
 
 
 def new_snapshot_id() -> str:
@@ -54,13 +56,15 @@ def new_snapshot_id() -> str:
 @dataclass(frozen=True, slots=True)
 class FolderLimits:
     """Limits of a folder. In the disk prefix cache `max_age_s` is how long the files of projects
-    stay after their last use. `setting` is the name of `max_bytes`."""
+    stay after their last use. `setting` is the name of `max_bytes`. A twentieth of the disk, at
+    most `max_reserve_bytes`, stays free for what else is on it."""
 
     path: Path
     max_bytes: int
     max_files: int
     max_age_s: float = math.inf
     setting: str = "snapshots.max_mib"
+    max_reserve_bytes: int = 0
 
 
 NO_SNAPSHOTS = FolderLimits(Path(os.devnull), 0, 0)
@@ -229,10 +233,12 @@ class SnapshotStore:
         return sorted(files, key=lambda entry: entry[1].st_mtime_ns)
 
     def _evict(self, new: Snapshot) -> int:
-        """Delete the least recently used files until a new one fits; returns their number."""
+        """Delete the least recently used files until a new one fits; returns their number. Raises
+        `StorageFailed`, and deletes none, if the disk is nearly full."""
         size, kept = file_bytes(new), tuple[str, ...]()
         if new.blocks is not None:
             size, kept = size + self._blocks.missing_bytes(new.blocks), new.blocks.names
+        self._check_free_space(size)
         files = self._files()
         for num_evicted, (path, _) in enumerate(files):
             usage = self.usage
@@ -243,6 +249,12 @@ class SnapshotStore:
             path.unlink(missing_ok=True)
             self._delete_unused(kept)
         return len(files)
+
+    def _check_free_space(self, num_bytes: int) -> None:
+        disk = shutil.disk_usage(self._limits.path)
+        reserve = min(disk.total // _RESERVED_SHARE, self._limits.max_reserve_bytes)
+        if self._limits.max_reserve_bytes and disk.free - num_bytes < reserve:
+            raise StorageFailed(problem=f"only {disk.free >> 20} MiB are free on its disk")
 
     def _delete_unused(self, kept: Iterable[str] = ()) -> None:
         """Delete the blocks that no snapshot has, except some. The folder must be locked."""

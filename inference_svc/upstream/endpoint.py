@@ -325,8 +325,8 @@ class _Reader(ABC):
             return
         problem = f"it answered with status {status}: {excerpt(bytes(self._error))}"
         if status in (429, 503):
-            told = self._headers.get(b"retry-after", b"").decode("latin-1")
-            raise EngineOverloaded(problem, _retry_after(told))
+            value = self._headers.get(b"retry-after", b"").decode("latin-1")
+            raise EngineOverloaded(problem, _retry_after(value))
         if status in self.refused or (status == 500 and _UNSUPPORTED in problem):
             raise RequestRefused(problem, status, _error_of(bytes(self._error)))
         if status in (401, 403):

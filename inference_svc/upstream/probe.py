@@ -56,7 +56,7 @@ VOCABULARY_TEXTS: Final = (
     "<b>&amp;</b> \\frac{1}{2} $x^2$ ~~~ *** ### --- ___",
 )
 log = logging.getLogger(__name__)
-_MAX_MARKS: Final = 256
+_MAX_TOKEN_TEXTS: Final = 256
 _DIGITS: Final = re.compile(r"\d+")
 _PADDING: Final = re.compile(r"\[PAD\d+\]")
 _PROBE_TEXT: Final = "zq"
@@ -108,18 +108,18 @@ async def detect(
     if len(refusals) == 1:
         raise EngineUnusable(*refusals)
     if refusals:
-        told = ", ".join(f"{kind} ({problem})" for problem, kind in refusals.items())
-        raise EngineUnusable(f"it cannot be used as {told}")
+        reasons = ", ".join(f"{kind} ({problem})" for problem, kind in refusals.items())
+        raise EngineUnusable(f"it cannot be used as {reasons}")
     raise AnswerInvalid(f"it answers as none of {', '.join(problems)}")
 
 
 def vocabulary_texts(vocabulary: UpstreamVocabulary) -> tuple[str, ...]:
     """The texts whose tokens tell vocabularies apart: fixed ones, and control and added tokens."""
-    marks = _distinct_marks([*vocabulary.control_texts, *vocabulary.added_tokens])
-    return (*VOCABULARY_TEXTS, *marks[:_MAX_MARKS])
+    tokens = _distinct_texts([*vocabulary.control_texts, *vocabulary.added_tokens])
+    return (*VOCABULARY_TEXTS, *tokens[:_MAX_TOKEN_TEXTS])
 
 
-def _distinct_marks(texts: Iterable[str]) -> list[str]:
+def _distinct_texts(texts: Iterable[str]) -> list[str]:
     """The texts of tokens, without those of spaces, and of ids that llama.cpp's converter found no
     token for. Of those that differ in their numbers only, as reserved ones do, which may be
     thousands, the first and the last."""

@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 from unittest.mock import ANY
@@ -305,6 +305,22 @@ async def test_the_key_of_a_program_and_project_is_used_again(launcher: Launcher
     assert (refused.code, listed[1].id in refused.errors) == (2, True)
     stored = list(launcher.home.glob(".config/corral/launch/keys/*"))
     assert {path.stat().st_mode & 0o777 for path in stored} == {0o600}
+
+
+async def test_programs_of_two_projects_share_no_file(launcher: Launcher) -> None:
+    """One that runs may read its file again, which has its key."""
+    await launcher.operator.create_project("red")
+    words = ("claude", *launcher.places, *launcher.token)
+    first = (await launcher.run(*words)).started
+    other = (await launcher.run(*words, "--project", "red")).started
+
+    assert first["variables"]["CORRAL_API_KEY"] in "".join(first["files"].values())
+    assert read_again(first["files"]) == first["files"]
+    assert not first["files"].keys() & other["files"].keys()
+
+
+def read_again(files: Mapping[str, str]) -> dict[str, str]:
+    return {path: Path(path).read_text() for path in files}
 
 
 @pytest.mark.parametrize("damage", [{"secret": 5}, {"secret": "sch\u00e9"}, {"more": 1}])

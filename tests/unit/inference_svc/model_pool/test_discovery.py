@@ -14,6 +14,7 @@ from inference_svc.config import (
     PrefixGroupSettings,
 )
 from inference_svc.llama.backend import BackendSettings
+from inference_svc.machine import available_memory_bytes
 from inference_svc.model_pool.discovery import find_models
 from inference_svc.model_pool.engine_config import EngineConfigBuilder
 from inference_svc.model_pool.eviction import ModelState
@@ -90,6 +91,22 @@ def test_an_engine_is_configured_with_usable_cores_and_file_stamps() -> None:
 
     assert (config.cores, config.backend.threads, config.threads) == (3, 3, None)
     assert config.stamps == tuple(map(FileStamp.of, entry.file.paths))
+
+
+def test_saved_prefixes_have_an_eighth_of_the_memory_for_all_models_together() -> None:
+    """At most 8 GiB, as llama-server, unless a size is set."""
+    settings = make_settings()
+    entry, limits = find_models(settings).find_model("plain"), ResolvedLimits(1, 512, 0, "")
+
+    def saved_bytes(num_models: int, settings: InferenceSettings = settings) -> int:
+        builder = EngineConfigBuilder(settings, num_models=num_models)
+        return builder.build(entry.file, entry.requested, limits).saved_bytes
+
+    available = available_memory_bytes()
+    assert saved_bytes(1) == pytest.approx(min(available / 8, 8 << 30), rel=0.2)
+    assert saved_bytes(4) == pytest.approx(saved_bytes(1) / 4, rel=0.2)
+    of_size = settings.model_copy(update={"engine": EngineSettings(saved_prefix_mib=3)})
+    assert saved_bytes(4, of_size) == 3 << 20
 
 
 @pytest.mark.parametrize(

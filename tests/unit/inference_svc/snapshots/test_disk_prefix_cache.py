@@ -1,26 +1,25 @@
 """The disk prefix cache beside files that cannot be read, and on a disk that is nearly full."""
 
 import fcntl
-import mmap
 import os
+import re
 import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from inference_svc.config import InferenceSettings, SnapshotSettings
+from inference_svc.model_pool.engine_config import disk_cache_folder
 from inference_svc.snapshots.disk_prefix_cache import DiskPrefixCache
 from inference_svc.snapshots.snapshot import Snapshot
 from inference_svc.snapshots.store import FolderLimits, new_snapshot_id
-from svc_kit.errors import StorageFailed
+from svc_kit.errors import SnapshotTooLarge, StorageFailed
 from tests.support.snapshots import FINGERPRINT, make_snapshot
 
 STATE = bytearray(range(40))
-MAP_NORESERVE = 0x4000
-"""Of Linux (mmap(2)): more memory than there is."""
 
 
 @contextmanager
@@ -79,12 +78,22 @@ def test_what_an_owner_left_is_deleted_beside_a_file_that_cannot_be_read(
     assert cache.drop({"thread_1", "thread_2"}) == 1
 
 
-def test_the_cache_leaves_room_on_its_disk(cache: DiskPrefixCache) -> None:
-    """Databases and files may be on the same one."""
-    save(cache, "thread_1")
-    free = shutil.disk_usage(cache.limits.path).free
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
-    state: Any = mmap.mmap(-1, free, flags=flags)  # never touched
+def test_the_cache_leaves_room_on_its_disk(tmp_path: Path) -> None:
+    """Databases and files may be on the same one. What fits beside them is still written."""
+    cache = DiskPrefixCache(FolderLimits(tmp_path, 1 << 62, 10, max_reserve_bytes=1 << 20))
+    small = save(cache, "thread_1")
+    large = make_snapshot(new_snapshot_id(), state_bytes=shutil.disk_usage(tmp_path).free)
 
     with pytest.raises(StorageFailed, match="MiB are free on its disk"):
-        cache.save(make_snapshot(new_snapshot_id()), state, ())
+        cache.save(large, STATE, ())
+
+    assert cache.snapshot_ids() == {small.snapshot_id}
+
+
+def test_a_prefix_that_is_too_long_names_the_setting_of_the_archive(tmp_path: Path) -> None:
+    """The log has this error."""
+    settings = InferenceSettings(data_dir=tmp_path, snapshots=SnapshotSettings(archive_mib=1))
+    cache = DiskPrefixCache(disk_cache_folder(settings))
+
+    with pytest.raises(SnapshotTooLarge, match=re.escape("snapshots.archive_mib")):
+        cache.save(make_snapshot(state_bytes=2 << 20), STATE, ())
