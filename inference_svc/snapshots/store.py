@@ -257,10 +257,13 @@ class SnapshotStore:
             raise StorageFailed(problem=f"only {disk.free >> 20} MiB are free on its disk")
 
     def _delete_unused(self, kept: Iterable[str] = ()) -> None:
-        """Delete the blocks that no snapshot has, except some. The folder must be locked."""
-        if self._blocks.exists:
-            known = self._block_names
-            ids = [path.stem for path, _ in self._files()]
+        """Delete the blocks that no snapshot has, except some; none while a snapshot cannot be
+        read, which may have them. The folder must be locked."""
+        if not self._blocks.exists:
+            return
+        known = self._block_names
+        ids = [path.stem for path, _ in self._files()]
+        with suppress(StorageFailed):
             self._block_names = {
                 each: known[each] if each in known else self._read_names(each) for each in ids
             }

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from inference_svc.config import InferenceSettings, SnapshotSettings
+from inference_svc.engine.saved_state import CellArray, CellLayout
 from inference_svc.model_pool.engine_config import disk_cache_folder
+from inference_svc.snapshots.cell_blocks import BLOCK_TOKENS
 from inference_svc.snapshots.disk_prefix_cache import DiskPrefixCache
 from inference_svc.snapshots.snapshot import Snapshot
 from inference_svc.snapshots.store import FolderLimits, new_snapshot_id
@@ -60,6 +62,20 @@ def test_a_file_that_cannot_be_read_hides_no_other(cache: DiskPrefixCache) -> No
 
     assert [each.snapshot_id for each in meanwhile] == [other.snapshot_id]
     assert len(later) == 2
+
+
+def test_prefixes_are_written_beside_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    """By a new process too. The file keeps its blocks, which nobody else is known to have."""
+    layout = CellLayout(2 * BLOCK_TOKENS, (CellArray(0, 1, 2),))
+    first, other = (bytearray([value]) * 4 * BLOCK_TOKENS for value in (1, 2))
+    limits, ids = FolderLimits(tmp_path / "archive", 10**6, 10), [new_snapshot_id() for _ in "12"]
+    DiskPrefixCache(limits, lambda _: layout).save(make_snapshot(ids[0]), first, ())
+    cache = DiskPrefixCache(limits, lambda _: layout)
+
+    with unreadable(limits.path / f"{ids[0]}.snapshot"):
+        cache.save(make_snapshot(ids[1]), other, ())
+
+    assert [cache.load_state(each) for each in ids] == [first, other]
 
 
 def test_what_an_owner_left_is_deleted_beside_a_file_that_cannot_be_read(
